@@ -10,9 +10,8 @@ import (
 // envChromium names the browser.
 const envChromium = "MQNOTIFY_TEST_CHROMIUM"
 
-// Chromium returns the path of the browser: the one that MQNOTIFY_TEST_CHROMIUM names, the one that
-// scripts/chromium has unpacked, or one that is installed. A test without a browser is skipped, and so is every
-// test in the short form.
+// Chromium returns the path of a browser: the one that MQNOTIFY_TEST_CHROMIUM names, the one that scripts/chromium has
+// unpacked, or the installed one. It skips the test if there is no browser, and with -short.
 func Chromium(tb testing.TB) string {
 	tb.Helper()
 	if testing.Short() {

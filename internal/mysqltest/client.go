@@ -19,8 +19,8 @@ func (s *Server) ClientProgram(tb testing.TB) string {
 	return s.program(tb, "client", "mysql", "mariadb")
 }
 
-// program returns a program that scripts/unpack-server has made for the server. A server that is installed has it in PATH, or
-// else one of the unpacked servers of the same kind serves.
+// program returns the path of a client program: the one that scripts/unpack-server has made for the server, the installed one
+// in PATH, or the one of an unpacked server of the same kind.
 func (s *Server) program(tb testing.TB, name, mysql, mariadb string) string {
 	tb.Helper()
 	installed, kind := mysql, "mysql"

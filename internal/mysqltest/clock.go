@@ -13,10 +13,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// ClockOff builds the tests of the calling package with another clock, and returns the
-// program: time.Now, of the standard library, is wrong by off, in whole seconds. The
-// monotonic clock, which measures durations, is right. The first build compiles the standard
-// library again, which takes half a minute; later builds find it in go's cache.
+// ClockOff builds the tests of the calling package with a wrong clock, and returns the program's path. In this program time.Now
+// is ahead by off, in whole seconds. The monotonic clock, which measures durations, is right. The first build compiles the
+// standard library again, which takes half a minute; later builds find it in Go's build cache.
 func ClockOff(tb testing.TB, off time.Duration) (program string) {
 	tb.Helper()
 	return clockOff(tb, off, "test", "-c", "-vet=off")

@@ -16,8 +16,8 @@ import (
 	"github.com/mqnotify/mqnotify/internal/child"
 )
 
-// Replica starts a source and a replica of it that takes writes (read_only=OFF, which is the default), for this test
-// alone. The replica applies what the source has committed a moment later.
+// Replica starts a source and its replica for this test alone. The replica accepts writes (read_only=OFF is the default). It
+// applies the commits of the source with a short delay.
 func (s *Server) Replica(tb testing.TB) (source, replica *Server) {
 	tb.Helper()
 	flags := func(id int) []string {
@@ -54,7 +54,8 @@ func (s *Server) Promote(tb testing.TB) {
 	}
 }
 
-// ownUUID gives an instance of MySQL, which is a copy, a server_uuid of its own.
+// ownUUID gives a MySQL instance a server_uuid of its own, because the instances are copies of one data folder. It does nothing
+// on MariaDB.
 func (s *Server) ownUUID(tb testing.TB) {
 	tb.Helper()
 	if s.mariadb {
@@ -67,8 +68,8 @@ func (s *Server) ownUUID(tb testing.TB) {
 	s.Restart(tb)
 }
 
-// Primaries starts a replication group of MySQL servers which all take writes, for this test alone. A test is skipped
-// where the plugin is missing.
+// Primaries starts a replication group of MySQL servers that all accept writes, for this test alone. It skips the test if the
+// server has no plugin group_replication.
 func (s *Server) Primaries(tb testing.TB, count int) []*Server {
 	tb.Helper()
 	var all []*Server
@@ -100,7 +101,8 @@ func (s *Server) Primaries(tb testing.TB, count int) []*Server {
 	return all
 }
 
-// galera is the library of Galera that belongs to the server: scripts/servers unpacks it, Debian's galera-4 installs it.
+// galera returns the path of the server's Galera library: the one that scripts/servers has unpacked, or the one of Debian's
+// package galera-4.
 func (s *Server) galera(tb testing.TB) string {
 	tb.Helper()
 	path := filepath.Join(filepath.Dir(s.binary), "root/usr/lib/galera/libgalera_smm.so")
@@ -114,8 +116,8 @@ func (s *Server) galera(tb testing.TB) string {
 	return path
 }
 
-// Galera starts a cluster of MariaDB nodes for this test alone. A test is skipped where Galera is missing. No node copies
-// data from another when it joins: all start with the same data.
+// Galera starts a cluster of MariaDB nodes for this test alone. It skips the test if the Galera library is missing. No node
+// copies data from another when it joins, because all nodes start with the same data.
 func (s *Server) Galera(tb testing.TB, count int) []*Server {
 	tb.Helper()
 	provider, cluster := s.galera(tb), "mq"+randomName()
@@ -127,7 +129,7 @@ func (s *Server) Galera(tb testing.TB, count int) []*Server {
 	var addresses []string
 	for n := range count {
 		one := &Server{name: s.name, version: s.version, mariadb: true, binary: s.binary, tb: tb, path: scripts}
-		if n > 0 { // a copy of the first, which knows the cluster's position
+		if n > 0 { // a copy of the first node's data, which includes the cluster's position
 			one.from = filepath.Join(all[0].dir, "copy")
 		}
 		address := freeAddress(tb)
@@ -153,7 +155,7 @@ func (s *Server) Galera(tb testing.TB, count int) []*Server {
 	return all
 }
 
-// Bootstrap makes a node of Galera that has lost the others a cluster again, and returns when it can be used.
+// Bootstrap lets a Galera node that has lost the other nodes form a cluster by itself, and returns when the node can be used.
 func (s *Server) Bootstrap(tb testing.TB) {
 	tb.Helper()
 	if _, err := s.admin.ExecContext(context.Background(), "SET GLOBAL wsrep_provider_pc_bootstrap = ON"); err != nil {
@@ -188,8 +190,8 @@ func (s *Server) copyNode(tb testing.TB) {
 	s.Restart(tb)
 }
 
-// transfersNothing is the script that copies a donor's data to a node of Galera that joins. It copies nothing, because
-// the nodes have the same data already. The donor must read its standard input to the end.
+// transfersNothing is the cluster's state transfer script, which should copy a donor's data to a joining node. It copies
+// nothing, because the nodes have the same data. On the donor it must read its standard input to the end.
 const transfersNothing = `#!/bin/sh
 while [ $# -gt 0 ]; do case $1 in
 --role) role=$2; shift;; --address) address=$2; shift;; --datadir) data=${2%/}; shift;;

@@ -4,7 +4,7 @@ import (
 	"testing"
 )
 
-// What one server of a cluster commits the others show.
+// The other servers of a cluster show what one of them commits. A promoted replica no longer applies the commits of its source.
 func TestClusters(t *testing.T) {
 	shows := func(t *testing.T, writer, reader *Server) {
 		t.Helper()

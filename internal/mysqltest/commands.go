@@ -11,14 +11,14 @@ import (
 	"github.com/go-sql-driver/mysql"
 )
 
-// Commands counts what the connections of a configuration send, so that a test can tell its own statements
-// from those of other tests on the same server.
+// Commands counts the statements that the connections of one configuration send. The counters of the server would include the
+// statements of other tests.
 type Commands struct {
 	statements, prepared atomic.Uint64
 }
 
-// CountCommands counts what is sent over connections that are opened with cfg from now on. It does not count
-// on encrypted connections.
+// CountCommands counts the statements sent over connections that are opened with cfg from now on. It counts nothing on
+// encrypted connections.
 func CountCommands(cfg *mysql.Config) *Commands {
 	c := &Commands{}
 	dial := cfg.DialFunc
@@ -35,11 +35,11 @@ func CountCommands(cfg *mysql.Config) *Commands {
 	return c
 }
 
-// Statements returns the number of statements, counted like a server's Questions: each statement of a query that
-// has several, but no pings.
+// Statements returns the number of statements, counted like the server's status variable Questions: every statement of a query
+// that has several, but no pings.
 func (c *Commands) Statements() uint64 { return c.statements.Load() }
 
-// Prepared returns the number of executions of statements that the driver has prepared.
+// Prepared returns the number of executions of prepared statements.
 func (c *Commands) Prepared() uint64 { return c.prepared.Load() }
 
 func (c *Commands) count(command byte, text []byte) {

@@ -13,13 +13,13 @@ import (
 	"github.com/go-sql-driver/mysql"
 )
 
-// settleTime is how long a test's sessions may take to end after the test: a server notices within
-// about 0.6 s that the client of a waiting session is dead, but later on a busy machine.
+// settleTime is how long a test's sessions may take to end after the test. A server needs about 0.6 s to notice that the client
+// of a waiting session is gone, and more on a busy machine.
 const settleTime = 15 * time.Second
 
-// Database makes a new, empty database and returns how to connect to it as root. At the test's end it
-// fails the test if a session still uses the database or an advisory lock of the test is left, and drops
-// the database. Close whatever uses it with Cleanup or defer: those run before.
+// Database makes a new, empty database and returns how to connect to it as root. At the test's end the database is dropped, and
+// the test fails if a session still uses the database or an advisory lock of the test is left. The test must close its
+// connections with Cleanup or defer, because these run before this check.
 func (s *Server) Database(tb testing.TB) *mysql.Config {
 	tb.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -42,9 +42,9 @@ func (s *Server) Database(tb testing.TB) *mysql.Config {
 	return cfg
 }
 
-// Unused waits until nothing uses the database any more, as the check at the test's end does, but for at most
-// wait. Its error says what still uses it. A database on a server that the test has stopped counts as unused,
-// and Unused thaws a server that is frozen.
+// Unused waits until nothing uses the database, for at most wait. It makes the same check as the test's end. Its error names
+// what still uses the database. A database on a server that the test has stopped counts as unused. Unused thaws a frozen
+// server.
 func (s *Server) Unused(tb testing.TB, cfg *mysql.Config, wait time.Duration) error {
 	tb.Helper()
 	if !s.awake() {
@@ -53,8 +53,8 @@ func (s *Server) Unused(tb testing.TB, cfg *mysql.Config, wait time.Duration) er
 	return checkUnused(s.pool(tb), cfg.DBName, wait)
 }
 
-// User makes an account with these rights alone, each as in a GRANT statement without its TO
-// ("SELECT, INSERT ON mydb.*"), and returns cfg with it. The account is dropped at the test's end.
+// User makes an account that has only these rights, and returns a copy of cfg with this account. A grant is the text of a GRANT
+// statement between GRANT and TO, such as "SELECT, INSERT ON mydb.*". The account is dropped at the test's end.
 func (s *Server) User(tb testing.TB, cfg *mysql.Config, grants ...string) *mysql.Config {
 	tb.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -85,7 +85,7 @@ func (s *Server) User(tb testing.TB, cfg *mysql.Config, grants ...string) *mysql
 	return limited
 }
 
-// awake reports whether the server runs, and thaws a frozen one.
+// awake reports whether the server runs. It thaws a frozen server.
 func (s *Server) awake() bool {
 	if s.dsn != nil || s.tb == nil {
 		return true
@@ -96,8 +96,8 @@ func (s *Server) awake() bool {
 	return s.process != nil
 }
 
-// checkUnused waits until no session uses the database and no advisory lock of its user is left. If that
-// takes too long, its error names what is left.
+// checkUnused waits until no session uses the database and no advisory lock with its name is left. After the time wait its
+// error names what is left.
 func checkUnused(db *sql.DB, database string, wait time.Duration) error {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -121,8 +121,8 @@ func checkUnused(db *sql.DB, database string, wait time.Duration) error {
 	}
 }
 
-// drop removes the database. It waits for locks for at most whole seconds, because a transaction that was
-// never ended would block it for up to a year.
+// drop removes the database. It waits for locks for at most wait, in whole seconds, because a transaction that the test left
+// open would otherwise block it for up to a year.
 func drop(db *sql.DB, name string, wait time.Duration) error {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()

@@ -12,10 +12,10 @@ import (
 
 const (
 	moment = 50 * time.Millisecond // long enough to see that something does not happen
-	tick   = 5 * time.Millisecond  // between looks at a condition
+	tick   = 5 * time.Millisecond  // between two checks of a condition
 )
 
-// A session that a test forgot is named by the check, and forgiven once it is gone.
+// The check names a session that a test has left open, and passes when the session has ended.
 func TestLeftoverSession(t *testing.T) {
 	Each(t, func(t *testing.T, s *Server) {
 		cfg := s.Database(t)
@@ -32,7 +32,7 @@ func TestLeftoverSession(t *testing.T) {
 	})
 }
 
-// An advisory lock that carries the database's name is found even when its session has no database.
+// The check finds an advisory lock with the database's name even if the session that holds it has no default database.
 func TestLeftoverLock(t *testing.T) {
 	Each(t, func(t *testing.T, s *Server) {
 		if !showsLocks(t, s) {
@@ -60,7 +60,7 @@ func showsLocks(t *testing.T, s *Server) bool {
 		"SELECT COUNT(*) FROM information_schema.TABLES WHERE TABLE_NAME = 'METADATA_LOCK_INFO'") == 1
 }
 
-// A database lives as long as its test.
+// A test's databases and accounts are dropped at its end.
 func TestDatabaseIsDropped(t *testing.T) {
 	Each(t, func(t *testing.T, s *Server) {
 		var cfg, limited *mysql.Config
@@ -79,7 +79,7 @@ func TestDatabaseIsDropped(t *testing.T) {
 	})
 }
 
-// A transaction that was forgotten fails the test instead of hanging it.
+// A transaction that a test left open fails the drop of the database. It does not block it.
 func TestDropOfBlockedDatabase(t *testing.T) {
 	Each(t, func(t *testing.T, s *Server) {
 		cfg := s.Database(t)
@@ -99,7 +99,7 @@ func TestDropOfBlockedDatabase(t *testing.T) {
 	})
 }
 
-// An account has the rights it was given and no others.
+// An account has only the rights that it was given.
 func TestUser(t *testing.T) {
 	Each(t, func(t *testing.T, s *Server) {
 		cfg := s.Database(t)
@@ -115,7 +115,8 @@ func TestUser(t *testing.T) {
 	})
 }
 
-// Databases do not share their rows, and their names are safe in lock names on every server.
+// Two databases of a test have different names. Both names are in lower case, because servers treat upper case in lock names
+// differently.
 func TestDatabasesAreApart(t *testing.T) {
 	Each(t, func(t *testing.T, s *Server) {
 		one, two := s.Database(t), s.Database(t)

@@ -14,8 +14,8 @@
 //   - If neither is set: Debian's mariadbd or mysqld, and the servers that `scripts/servers` has unpacked into
 //     the user's cache folder.
 //
-// A package that uses this has a TestMain which calls [Main].
+// A package that uses mysqltest has a TestMain that calls [Main].
 //
-// The instances are fast rather than durable: committed rows survive a crash of the server (kill -9),
-// but not of the machine. Other settings that an application could see are the server's defaults.
+// The instances are fast rather than durable: committed rows survive a crash of the server (kill -9), but not of the machine.
+// Other settings that an application could see are the server's defaults.
 package mysqltest

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// Examples runs Examples that need a server, and compares what each prints with the value in the map. They run one after
-// the other, in random order. The caller sets MQNOTIFY_DSN.
+// Examples runs Examples that need a server. The key of each in the map is the output that it must have. They run one after
+// another, in random order. The caller sets MQNOTIFY_DSN.
 func Examples(t *testing.T, examples map[string]func()) {
 	t.Helper()
 	for want, example := range examples {
@@ -20,12 +20,12 @@ func Examples(t *testing.T, examples map[string]func()) {
 	}
 }
 
-// Until returns a context for an Example that would never end: it is canceled when the query, which is repeated, returns
-// true, or by stop. Without a query only stop cancels it.
+// Until sets *examples to a context for an Example that would never end by itself. stop cancels the context, and so does the
+// query, which is repeated, when it returns true. With an empty query only stop cancels the context.
 func Until(t *testing.T, examples *context.Context, db *sql.DB, query string) (stop context.CancelFunc) {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
-	*examples = ctx //nolint:fatcontext // it is made of the test's, not of the Example before
+	*examples = ctx //nolint:fatcontext // its parent is the test's context, not that of the previous Example
 	if query == "" {
 		return stop
 	}
@@ -39,14 +39,14 @@ func Until(t *testing.T, examples *context.Context, db *sql.DB, query string) (s
 				return
 			case <-ticker.C:
 			}
-			_ = db.QueryRowContext(ctx, query).Scan(&done) // asked again
+			_ = db.QueryRowContext(ctx, query).Scan(&done) // after an error the query is repeated
 		}
 	}()
 	return stop
 }
 
-// Output returns what f prints to the standard output. A process has only one, so Output is
-// not for tests that run in parallel.
+// Output returns what f prints to the standard output. It replaces os.Stdout of the whole process, so tests that run in
+// parallel must not call it.
 func Output(tb testing.TB, f func()) string {
 	tb.Helper()
 	r, w, err := os.Pipe()
@@ -55,7 +55,7 @@ func Output(tb testing.TB, f func()) string {
 	}
 	printed := make(chan string, 1)
 	go func() {
-		all, _ := io.ReadAll(r) // what is missing is seen
+		all, _ := io.ReadAll(r) // after an error the output is incomplete, and the comparison fails
 		_ = r.Close()
 		printed <- string(all)
 	}()

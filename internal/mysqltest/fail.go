@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// FailWith makes every UPDATE of a table's rows fail with the server's error of this number, until stop is called. tries
-// returns how many have failed.
+// FailWith makes every UPDATE of the table's rows fail with the server error of this number, until the test calls stop. tries
+// returns how many rows failed to update so far.
 func FailWith(tb testing.TB, db Database, table string, number int) (tries func() int, stop func()) {
 	tb.Helper()
 	ExecAll(tb, db, "CREATE TABLE mq_tries (id INT) ENGINE=MyISAM", // keeps its rows when the statement fails

@@ -9,13 +9,13 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// envFails makes TestFails fail, in a process of its own.
+// envFails is set in the processes that TestFailureSays starts. It makes TestFails fail.
 const envFails = "MQNOTIFY_TEST_FAILS"
 
-// It fails when TestFailureSays wants it to, after a random choice and a statement that the server logs.
+// It fails on purpose, after a random choice and on a server that has logged lines, when TestFailureSays runs it.
 func TestFails(t *testing.T) {
 	if os.Getenv(envFails) == "" {
-		t.Skip("it is TestFailureSays that lets it fail")
+		t.Skip("fails on purpose, when TestFailureSays runs it")
 	}
 	Each(t, func(t *testing.T, s *Server) {
 		own := s.Start(t)
@@ -23,7 +23,7 @@ func TestFails(t *testing.T) {
 	})
 }
 
-// A failed test says on which server, what that has logged, and the seed, which repeats the choices.
+// A failed test names its server, shows what the server has logged, and prints the seed that repeats its random choices.
 func TestFailureSays(t *testing.T) {
 	t.Parallel()
 	fail := func(seed string) string {
@@ -47,7 +47,7 @@ func TestFailureSays(t *testing.T) {
 	require.NotContains(t, fail(seed+"1"), "the choice is "+choice)
 }
 
-// Each case meets a server and each server a case, however many there are.
+// Every case runs on a server and every server runs a case, for any number of cases.
 func TestRotate(t *testing.T) {
 	servers := len(entries(t))
 	for _, cases := range []int{1, servers, servers + 2} {

@@ -12,10 +12,10 @@ import (
 // folderPattern names the folders that hold the data of a test process's instances.
 const folderPattern = "mqnotify-test-*"
 
-// home has this test process's instances.
+// home owns the instances of this test process.
 var home homeFolder
 
-// homeFolder owns the instances of one test process and the temporary folder they live in.
+// homeFolder owns the instances of one test process and the temporary folder of their data.
 type homeFolder struct {
 	mu        sync.Mutex
 	path      string
@@ -60,8 +60,8 @@ func (h *homeFolder) open() error {
 // envData names the folder for the servers' data.
 const envData = "MQNOTIFY_TEST_DATA"
 
-// dataFolder returns the folder for the servers' data: the one that the environment names, or else one in memory, where
-// creating a table takes a third of the time, or the temporary folder if little memory is free.
+// dataFolder returns the folder for the servers' data: the one that MQNOTIFY_TEST_DATA names, or a folder in memory, where
+// creating a table takes a third of the time. If little memory is free, it returns the temporary folder.
 func dataFolder() string {
 	if dir := os.Getenv(envData); dir != "" {
 		return dir
@@ -96,8 +96,8 @@ func (h *homeFolder) close() error {
 	return errors.Join(errs...)
 }
 
-// sweep removes the folders of test processes that were killed: no process holds their lock any more. A
-// folder younger than a minute may belong to a process that is about to lock it.
+// sweep removes the folders of test processes that were killed, because no process holds their locks. It keeps a folder younger
+// than a minute, because a process may be about to lock it.
 func sweep(dir string) {
 	paths, _ := filepath.Glob(filepath.Join(dir, folderPattern)) // fails for a bad pattern only
 	for _, path := range paths {
@@ -109,7 +109,7 @@ func sweep(dir string) {
 		if err != nil {
 			continue
 		}
-		_ = os.RemoveAll(path) // another user's, perhaps: his tests will sweep it
+		_ = os.RemoveAll(path) // fails for another user's folder, which that user's tests will sweep
 		unlock()
 	}
 }

@@ -6,9 +6,8 @@ import (
 	"testing"
 )
 
-// Interpreter returns the path of php, python3 or node, with its MySQL driver: from the folder that
-// MQNOTIFY_TEST_INTERPRETERS names, or from the one that scripts/interpreters has made. A test without one is skipped,
-// and so is every test in the short form.
+// Interpreter returns the path of php, python3 or node, with its MySQL driver: from the folder that MQNOTIFY_TEST_INTERPRETERS
+// names, or from the one that scripts/interpreters has made. It skips the test if the interpreter is missing, and with -short.
 func Interpreter(tb testing.TB, name string) string {
 	tb.Helper()
 	if testing.Short() {

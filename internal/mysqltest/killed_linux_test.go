@@ -14,7 +14,7 @@ import (
 
 const envVictim = "MQNOTIFY_TEST_VICTIM"
 
-// Tests that are killed, in whatever way, leave no server: a copy of this test starts one and is killed.
+// No server outlives a test process that was interrupted or killed. That process is a copy of this test.
 func TestKilledTestsLeaveNoServer(t *testing.T) {
 	if name := os.Getenv(envVictim); name != "" {
 		beVictim(t, name)
@@ -53,7 +53,7 @@ func beVictim(t *testing.T, name string) {
 	<-t.Context().Done()
 }
 
-// runs reports whether a process is there and more than a zombie, which an orphan is until init has seen it.
+// runs reports whether the process exists and is not a zombie. A dead orphan is a zombie until init reaps it.
 func runs(pid int) bool {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {

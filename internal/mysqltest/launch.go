@@ -17,7 +17,7 @@ import (
 	"github.com/mqnotify/mqnotify/internal/child"
 )
 
-// launch makes the instance's data folder and starts it. On an error nothing is left of it.
+// launch makes the instance's data folder and starts the instance. After an error it leaves nothing.
 func (s *Server) launch(flags ...string) error {
 	template, err := s.from, error(nil)
 	if template == "" {
@@ -39,7 +39,7 @@ func (s *Server) launch(flags ...string) error {
 	return nil
 }
 
-// portAttempts is how many free ports are tried: another process may take one before the server does.
+// portAttempts is how many free ports launch tries, because another process may take a port before the server does.
 const portAttempts = 3
 
 func (s *Server) firstRun(template string) error {
@@ -64,10 +64,11 @@ func (s *Server) firstRun(template string) error {
 	}
 }
 
-// starting limits how many servers start at the same time: each takes a whole processor.
+// starting limits how many servers start at the same time, because each start takes a whole processor.
 var starting = make(chan struct{}, runtime.NumCPU())
 
-// redoSize is the size of the redo log, in the template as well: a server that finds another one makes a new one.
+// redoSize is the size of the redo log of instances and templates. With another size in the template, an instance would make a
+// new log.
 const redoSize = "32M"
 
 // run starts the server on its data folder and returns when it answers.
@@ -102,13 +103,13 @@ func (s *Server) arguments() ([]string, error) {
 		"--user="+account.Username,
 		"--datadir="+s.dataFolder(),
 		"--pid-file="+s.pidFile(),
-		"--tmpdir="+s.dir, // MariaDB servers that share one delete each other's tables there
-		"--socket=socket", // in the data folder; a full path could be longer than a socket's may
+		"--tmpdir="+s.dir, // MariaDB servers that share a folder delete each other's tables in it
+		"--socket=socket", // relative to the data folder, because a full path could be too long for a socket
 		"--bind-address=127.0.0.1",
 		"--port="+strconv.Itoa(s.port),
 		"--max-connections=2000",
 		"--innodb-buffer-pool-size=64M",
-		// Written at each commit, so that kill -9 loses none, and never flushed to disk by the server.
+		// The server writes its log at each commit, so that kill -9 loses no commit, and never flushes it to disk.
 		"--innodb-flush-log-at-trx-commit=2",
 		"--innodb-flush-method=nosync",
 		"--sync-binlog=0",
@@ -116,9 +117,9 @@ func (s *Server) arguments() ([]string, error) {
 	if s.mariadb {
 		args = append(args,
 			"--innodb-log-file-size="+redoSize,
-			"--plugin-load-add=metadata_lock_info", // shows advisory locks; a server without it only logs that
+			"--plugin-load-add=metadata_lock_info", // shows advisory locks; a server without the plugin only logs that it is missing
 			"--key-buffer-size=1M", "--aria-pagecache-buffer-size=1M",
-			"--ssl=0", // or it makes an RSA key at every start, which takes up to a second; a test for TLS gives it a key
+			"--ssl=0", // otherwise it makes an RSA key at every start, which takes up to a second; a test of TLS gives it a key
 		)
 	} else {
 		args = append(args,
@@ -135,8 +136,8 @@ func (s *Server) arguments() ([]string, error) {
 	return append(args, s.flags...), nil
 }
 
-// unusedStatistics turn off the parts of MySQL's performance schema that no test reads. Without their memory, which is
-// cleared at the start, a server starts in half the time.
+// unusedStatistics turns off the parts of MySQL's performance schema that no test reads. A server then starts in half the time,
+// because it clears less memory.
 var unusedStatistics = []string{
 	"--performance-schema-digests-size=0",
 	"--performance-schema-error-size=0",
@@ -153,14 +154,14 @@ var unusedStatistics = []string{
 	"--performance-schema-max-statement-classes=0",
 }
 
-// awaitAnswer waits until the server answers, dies, or has taken too long.
+// awaitAnswer waits until the server answers. It returns an error if the server ends or takes too long.
 func (s *Server) awaitAnswer(p *process) error {
 	ctx, cancel := context.WithTimeout(context.Background(), startPatience)
 	defer cancel()
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		// The pid file's name tells our server from another one that took the port first.
+		// The pid file's name distinguishes our server from one that took the port first.
 		var pidFile string
 		err := s.admin.QueryRowContext(ctx, "SELECT @@pid_file").Scan(&pidFile)
 		if err == nil && pidFile == s.pidFile() {

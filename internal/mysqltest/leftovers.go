@@ -15,8 +15,8 @@ const sessionsQuery = `
 	FROM information_schema.PROCESSLIST
 	WHERE DB = ? AND ID <> CONNECTION_ID()`
 
-// lockQueries list the advisory locks with the database's name in theirs, as all of ours have: a session
-// without a default database may hold them. Which query works depends on the server.
+// lockQueries list the advisory locks whose names contain the database's name, as the names of all locks of mqnotify do. The
+// session that holds one may have no default database. Which query works depends on the server.
 var lockQueries = []string{
 	`SELECT CONCAT_WS(' ', 'advisory lock', l.OBJECT_NAME, 'of session', t.PROCESSLIST_ID)
 	FROM performance_schema.metadata_locks l
@@ -27,12 +27,12 @@ var lockQueries = []string{
 	WHERE LOCK_TYPE = 'User lock' AND LOCATE(?, TABLE_SCHEMA) > 0`,
 }
 
-// notText is MySQL's refusal to list the sessions while one of them, of any test, runs a statement that is
-// not UTF-8. A later attempt succeeds.
+// notText is the number of the error with which MySQL refuses to list the sessions while one of them, of any test, runs a
+// statement that is not UTF-8 or has a character of four bytes. A later attempt succeeds.
 const notText = 3854
 
-// leftovers describes what still uses the database. A server that shows no advisory locks (MariaDB
-// without its metadata_lock_info plugin, an account that may not look) has its sessions checked alone.
+// leftovers describes what still uses the database. It checks only the sessions where it can see no advisory locks: on MariaDB
+// without the plugin metadata_lock_info, and with an account that lacks the privilege.
 func leftovers(ctx context.Context, db *sql.DB, database string) ([]string, error) {
 	left, err := texts(ctx, db, sessionsQuery, database)
 	if isNumber(err, notText) {
@@ -51,7 +51,7 @@ func leftovers(ctx context.Context, db *sql.DB, database string) ([]string, erro
 	return left, nil
 }
 
-// notShown reports whether the server has no such table or keeps it from us.
+// notShown reports whether the error says that the table does not exist or that access to it is denied.
 func notShown(err error) bool {
 	var failure *mysql.MySQLError
 	if !errors.As(err, &failure) {

@@ -2,6 +2,6 @@
 
 package mysqltest
 
-// lockFile locks nothing here: two packages' tests that start at once on a fresh machine may both make
-// the template, and the later one wins.
+// lockFile locks nothing on these systems. If the tests of two packages start together on a new machine, both may make the
+// template, and the later one wins.
 func lockFile(string, bool) (unlock func(), err error) { return func() {}, nil }

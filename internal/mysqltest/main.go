@@ -10,9 +10,8 @@ import (
 	"go.uber.org/goleak"
 )
 
-// Main runs the package's tests, stops every server that they started, and fails when a goroutine is
-// left after that. It is all a TestMain does, and does not return. The options are goleak's, for
-// goroutines that a dependency leaves behind.
+// Main runs the package's tests, stops every server that they started, and fails if a goroutine is left then. It does not
+// return. A TestMain needs no other call. The options are goleak's, for goroutines that a dependency leaves behind.
 func Main(m *testing.M, options ...goleak.Option) {
 	Parallel(perCore * runtime.NumCPU())
 	code := m.Run()
@@ -20,9 +19,9 @@ func Main(m *testing.M, options ...goleak.Option) {
 		fmt.Fprintln(os.Stderr, err)
 		code = max(code, 1)
 	}
-	// After a failed test a leak is a consequence, and its report would bury the cause.
+	// A leak after a failed test is a consequence of the failure, and its report would bury the cause.
 	if code == 0 {
-		// The proxy leaves it behind when a connection ends while it is being thawed.
+		// Toxiproxy leaves this goroutine behind when a connection ends during a thaw.
 		options = append(options, goleak.IgnoreAnyFunction("github.com/Shopify/toxiproxy/v2/toxics.(*NoopToxic).Pipe"))
 		if err := leaks(options...); err != nil {
 			fmt.Fprintf(os.Stderr, "mysqltest: goroutines are left after the tests: %v\n", err)
@@ -32,8 +31,8 @@ func Main(m *testing.M, options ...goleak.Option) {
 	os.Exit(code)
 }
 
-// leaks waits until no goroutine is left but the caller's and those of the options. If that takes too long, its error
-// names the others. goleak alone waits for half a second.
+// leaks waits until only the caller's goroutine and those of the options are left. If that takes too long, its error names the
+// others. goleak itself waits for only half a second.
 func leaks(options ...goleak.Option) error {
 	for late := time.Now().Add(settleTime); ; {
 		if err := goleak.Find(options...); err == nil || time.Now().After(late) {
@@ -42,8 +41,8 @@ func leaks(options ...goleak.Option) error {
 	}
 }
 
-// AsProcess is for tests that start the test binary again, as a process to be killed: if the environment variable is
-// set, AsProcess calls main with its value and ends the process. A TestMain calls it before [Main].
+// AsProcess is for tests that start the test binary again, as a process that they kill. If the environment variable is set,
+// AsProcess calls main with its value and ends the process. A TestMain calls it before [Main].
 func AsProcess(variable string, main func(told string) error) {
 	told := os.Getenv(variable)
 	if told == "" {
@@ -56,7 +55,7 @@ func AsProcess(variable string, main func(told string) error) {
 	os.Exit(0)
 }
 
-// perCore is how many tests of a package run at the same time for each core, unless -parallel is given: most of them wait, for a
-// server or for a time. It also limits how many servers run. With more tests at once the package would not be finished
-// earlier, because tests that wait poll.
+// perCore is how many tests of a package run at the same time for each core, unless -parallel is given. It is more than 1
+// because most tests wait for a server or for a time. It also limits how many servers run. With a larger number the package
+// would not finish earlier, because tests that wait poll.
 const perCore = 2

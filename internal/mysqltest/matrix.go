@@ -25,12 +25,12 @@ const (
 const howToGetServers = "run scripts/servers, which gets them, or name your own in " + envServers +
 	` ("name=path/to/mysqld ...") or ` + envDSN
 
-// Each runs f once for every server of the matrix, as a subtest with the server's name ("mysql-9.7"): all
-// servers at the same time, and in parallel with the package's other tests. The server is started at its
-// first use in the package. Without any server the test fails.
+// Each runs f once for every server of the matrix, as a subtest with the server's name ("mysql-9.7"). The subtests run at the
+// same time, and in parallel with the package's other tests. Each server is started at its first use in the package. Without
+// any server the test fails.
 //
-// The subtests run after the function that calls Each has returned, as parallel subtests do: Each is the
-// last thing that a test calls. A failed subtest logs the end of the server's log.
+// The subtests run after the function that calls Each has returned, as parallel subtests do. Each must therefore be the last
+// call of a test. A failed subtest logs the end of the server's log.
 func Each(t *testing.T, f func(t *testing.T, s *Server)) {
 	t.Helper()
 	t.Parallel()
@@ -40,15 +40,15 @@ func Each(t *testing.T, f func(t *testing.T, s *Server)) {
 	})
 }
 
-// EachInTurn is [Each] for tests that measure, or that change something of the whole process (its standard
-// output, its environment): one server after another, and not in parallel with the package's other tests.
+// EachInTurn is [Each] for tests that measure, or that change something of the whole process, such as its standard output or
+// environment. It runs one server after another, and not in parallel with the package's other tests.
 func EachInTurn(t *testing.T, f func(t *testing.T, s *Server)) {
 	t.Helper()
 	each(t, f)
 }
 
-// Rotate runs each case on at least one server, and each server with at least one case, as parallel
-// subtests like those of [Each]: for cases that do not depend on the server.
+// Rotate runs every case on at least one server, and at least one case on every server, in parallel subtests like those of
+// [Each]. It is for cases that do not depend on the server.
 func Rotate[T any](t *testing.T, cases []T, f func(t *testing.T, s *Server, c T)) {
 	t.Helper()
 	t.Parallel()
@@ -171,7 +171,7 @@ func findServers(dsn, list string) ([]*Server, error) {
 	return servers, nil
 }
 
-// usualPlaces lists where a server's binary may be. A name that is found twice counts once.
+// usualPlaces lists where a server's binary may be. Of two servers with one name, findServers uses the first.
 func usualPlaces() []string {
 	paths := []string{"/usr/sbin/mariadbd", "/usr/sbin/mysqld"}
 	if cache, err := cacheFolder(); err == nil {
@@ -206,11 +206,11 @@ func serverFrom(binary string) (*Server, error) {
 	return s, nil
 }
 
-// serverAt returns the user's own server.
+// serverAt returns the user's own server, which the DSN names.
 func serverAt(dsn string) (*Server, error) {
 	cfg, err := mysql.ParseDSN(dsn)
 	if err != nil {
-		// The driver's error can quote the DSN, password and all.
+		// The driver's error can quote the DSN with its password.
 		return nil, fmt.Errorf("mysqltest: %s is no DSN of the form user:password@tcp(host:port)/", envDSN)
 	}
 	cfg.DBName = ""

@@ -12,29 +12,28 @@ import (
 	"github.com/go-sql-driver/mysql"
 )
 
-// Multiplexer is a proxy that shares a few sessions of the server among all its clients, and runs each
-// statement in another one. It does not track the state of sessions: locks, variables and transactions
-// stay in the session whose statement made them, even after the client has disconnected. Only the default
-// database is always that of the client.
+// Multiplexer is a proxy that shares a few sessions of the server among all its clients, and runs the statements of a client in
+// different sessions. It does not track the state of sessions: locks, variables and transactions stay in the session whose
+// statement made them, even after the client has disconnected. Only the default database is always the client's.
 //
-// It accepts every login; its sessions use the harness's own account. It does not support prepared statements,
-// TLS, compression or LOAD DATA LOCAL, and affected rows are changed rows.
+// It accepts every login; its sessions use the harness's own account. It does not support prepared statements, TLS, compression
+// or LOAD DATA LOCAL. The affected rows that it reports are the changed rows.
 type Multiplexer struct {
 	tb       testing.TB
 	listener net.Listener
-	greeting []byte // the server's
+	greeting []byte // of the server
 	running  sync.WaitGroup
 
 	tokens chan struct{} // one for each idle session
 	mu     sync.Mutex
-	idle   []*sharedSession // the one used last comes last
+	idle   []*sharedSession // in the order in which they became idle
 	sticky bool
 	pongs  bool
 }
 
-// Multiplexer starts a multiplexer with n sessions, which ends with the test. A statement waits while all of them
-// are busy. Make the test's database first: a session may still use it when the test ends. The test is skipped if the
-// server can be reached only over a Unix socket or TLS.
+// Multiplexer starts a multiplexer with n sessions, which ends with the test. A statement waits while all of them are busy. The
+// test must call [Server.Database] first: then the multiplexer's sessions end before the database is checked and dropped.
+// Multiplexer skips the test if the server can be reached only over a Unix socket or TLS.
 func (s *Server) Multiplexer(tb testing.TB, n int) *Multiplexer {
 	tb.Helper()
 	given := s.config()
@@ -76,7 +75,7 @@ func (s *Server) Multiplexer(tb testing.TB, n int) *Multiplexer {
 // Addr returns the host and port to connect to.
 func (m *Multiplexer) Addr() string { return m.listener.Addr().String() }
 
-// Config returns cfg with the multiplexer's address.
+// Config returns a copy of cfg with the multiplexer's address.
 func (m *Multiplexer) Config(cfg *mysql.Config) *mysql.Config {
 	through := cfg.Clone()
 	through.Net, through.Addr = "tcp", m.Addr()
@@ -84,15 +83,15 @@ func (m *Multiplexer) Config(cfg *mysql.Config) *mysql.Config {
 	return through
 }
 
-// OnlyWhenBusy makes it use the session that became idle last, and another one only when that is busy: a
-// client that is alone always gets the same session.
+// OnlyWhenBusy makes the multiplexer use the session that became idle last, and another one only while that one is busy. A
+// client that is alone then always gets the same session.
 func (m *Multiplexer) OnlyWhenBusy() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.sticky = true
 }
 
-// AnswersPings makes it answer clients' pings itself, without a session.
+// AnswersPings makes the multiplexer answer the pings of its clients itself, without a session.
 func (m *Multiplexer) AnswersPings() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -143,12 +142,12 @@ func (m *Multiplexer) accept(ctx context.Context) {
 	}
 }
 
-// serve returns when the client disconnects, or when a session's connection breaks during a statement. The outcome
-// of the statement is then unknown, and the client's connection is closed.
+// serve answers a client. It returns when the client disconnects, or when the connection of a session breaks during a
+// statement. In the latter case the statement's outcome is unknown, and the client's connection is closed.
 func (m *Multiplexer) serve(ctx context.Context, conn net.Conn) {
 	ctx, end := context.WithCancel(ctx)
 	defer end()
-	defer context.AfterFunc(ctx, func() { _ = conn.Close() })() // the goroutine below reads on
+	defer context.AfterFunc(ctx, func() { _ = conn.Close() })() // ends the read in the goroutine below
 	defer func() { _ = conn.Close() }()
 	from := bufio.NewReader(conn)
 	to := bufio.NewWriter(conn)
@@ -158,7 +157,7 @@ func (m *Multiplexer) serve(ctx context.Context, conn net.Conn) {
 	}
 	commands := make(chan []byte)
 	m.running.Go(func() {
-		defer end() // and with the client what it waits for
+		defer end() // ends the statement that the client waits for
 		for {
 			command, err := readMessage(from)
 			if err != nil || command[headerSize] == commandQuit {
@@ -175,7 +174,8 @@ func (m *Multiplexer) serve(ctx context.Context, conn net.Conn) {
 		select {
 		case command := <-commands:
 			err := m.answer(ctx, to, command, &database)
-			// The session is idle again before the client has the answer, so a test knows which client gets it next.
+			// The session is idle again before the client has its answer, so that a test knows which session the next statement
+			// gets.
 			if err != nil || to.Flush() != nil {
 				return
 			}
@@ -202,7 +202,7 @@ func (m *Multiplexer) logIn(conn io.Writer, from io.Reader) (database string, er
 
 var useStatement = regexp.MustCompile("(?i)^\\s*USE\\s+`?([^`;\\s]+)`?\\s*;?\\s*$")
 
-// answer lets a session answer the command.
+// answer lets a session answer the command, and keeps the client's default database in database.
 func (m *Multiplexer) answer(ctx context.Context, client *bufio.Writer, command []byte, database *string) error {
 	kind, text := command[headerSize], string(command[headerSize+1:])
 	if use := useStatement.FindStringSubmatch(text); kind == commandQuery && use != nil {
@@ -215,7 +215,7 @@ func (m *Multiplexer) answer(ctx context.Context, client *bufio.Writer, command 
 	}
 	switch kind {
 	case commandInitDB:
-		wanted, command = text, packet(0, commandPing) // which the session answers in that database
+		wanted, command = text, packet(0, commandPing) // the session selects the database before it answers
 	case commandQuery, commandPing:
 	default:
 		_, err := client.Write(refusal(1047, "08S01", "the multiplexer does not know this command"))

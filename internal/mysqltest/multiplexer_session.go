@@ -15,15 +15,15 @@ import (
 
 var errNotConnected = errors.New("mysqltest: the session is not connected")
 
-// sharedSession is one of a multiplexer's sessions: the driver logs in, and then the multiplexer uses its
-// connection. Only one goroutine at a time uses it.
+// sharedSession is a session of a multiplexer. The driver logs in, and then the multiplexer uses the driver's connection. Only
+// one goroutine at a time uses a session.
 type sharedSession struct {
 	server   *mysql.Config
 	login    driver.Conn // nil when not connected
 	raw      net.Conn
 	from     *bufio.Reader
 	greeting []byte
-	database string // its default one, or ""
+	database string // the default database, or ""
 }
 
 // connect logs in, without a database.
@@ -58,19 +58,19 @@ func (s *sharedSession) connect(ctx context.Context) error {
 
 func (s *sharedSession) close() {
 	if s.login != nil {
-		_ = s.login.Close() // of a connection that may be broken
+		_ = s.login.Close() // fails if the connection is broken
 		s.login = nil
 	}
 }
 
-// answer runs the client's command in the client's default database, and passes on the response, whose end
-// stays in the client's buffer. An error means that the response is not complete. The end of the context
+// answer runs the client's command in the client's default database, and forwards the response. The end of the response stays
+// in the client's buffer, for the caller to flush. After an error the response is incomplete. When the context ends, answer
 // closes the connection, and the server then ends the client's statement.
 func (s *sharedSession) answer(ctx context.Context, client *bufio.Writer, database string, command []byte) error {
 	if database == "" && s.database != "" {
-		s.close() // no command takes a default database away
+		s.close() // no command removes a default database
 	}
-	if s.during(ctx, s.ping) != nil { // wait_timeout has ended it, perhaps, or a KILL
+	if s.during(ctx, s.ping) != nil { // wait_timeout or a KILL may have ended the session
 		if err := s.connect(ctx); err != nil {
 			return err
 		}
@@ -91,7 +91,7 @@ func (s *sharedSession) answer(ctx context.Context, client *bufio.Writer, databa
 	})
 }
 
-// during runs f and closes the connection when the context ends. After a failure the session is not connected.
+// during runs f. When the context ends, it closes the connection. After an error the session is not connected.
 func (s *sharedSession) during(ctx context.Context, f func() error) error {
 	if s.login == nil {
 		return errNotConnected
@@ -107,7 +107,7 @@ func (s *sharedSession) during(ctx context.Context, f func() error) error {
 
 func (s *sharedSession) ping() error {
 	response, err := s.ask(packet(0, commandPing))
-	if err == nil && response[headerSize] != answerOK { // it says why it ends
+	if err == nil && response[headerSize] != answerOK { // an error: the server says why it ends the session
 		err = errNotConnected
 	}
 	return err
@@ -121,7 +121,7 @@ func (s *sharedSession) ask(command []byte) ([]byte, error) {
 	return response.Bytes(), err
 }
 
-// exchange sends a command and passes on the response.
+// exchange sends a command and forwards the response.
 func (s *sharedSession) exchange(to *bufio.Writer, command []byte) error {
 	if _, err := s.raw.Write(command); err != nil {
 		return err

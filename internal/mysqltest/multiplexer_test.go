@@ -42,7 +42,8 @@ func requireNumber(t *testing.T, err error, number uint16) {
 	require.Equal(t, number, failure.Number)
 }
 
-// What a session holds, the client's next statement does not find, and it is still held when the client is gone.
+// The sessions take turns: a client's statement does not hold the lock that its previous statement took, and the lock outlives
+// the client.
 func TestMultiplexerDealsOut(t *testing.T) {
 	Each(t, func(t *testing.T, s *Server) {
 		cfg := s.Database(t)
@@ -88,16 +89,16 @@ func TestMultiplexerOnlyWhenBusy(t *testing.T) {
 		require.Eventually(t, waits, patience, tick)
 		require.NotEqual(t, id, get[uint64](t, conn, "SELECT CONNECTION_ID()"))
 
-		cancel() // the client goes, and its wait with it
+		cancel() // the client disconnects, which ends its wait
 		require.ErrorIs(t, <-ended, context.Canceled)
 		require.Eventually(t, func() bool { return !waits() }, settleTime, tick)
 		for range sessionsShared {
-			require.NotEqual(t, id, get[uint64](t, conn, "SELECT CONNECTION_ID()"), "that session is no more")
+			require.NotEqual(t, id, get[uint64](t, conn, "SELECT CONNECTION_ID()"), "the canceled session has ended")
 		}
 	})
 }
 
-// Every kind of response arrives whole.
+// Every kind of response reaches the client complete.
 func TestMultiplexerResponses(t *testing.T) {
 	Each(t, func(t *testing.T, s *Server) {
 		cfg := s.Database(t)
@@ -114,7 +115,7 @@ func TestMultiplexerResponses(t *testing.T) {
 		require.NoError(t, err)
 		require.EqualValues(t, 2, affected)
 
-		for _, id := range []int64{1 << 11, 1 << 19, 1 << 40} { // the longer, the more bytes before the status
+		for _, id := range []int64{1 << 11, 1 << 19, 1 << 40} { // larger ids take more bytes in front of the status
 			last, err := do(t, conn, "INSERT INTO t (id) VALUES (?)", id).LastInsertId()
 			require.NoError(t, err)
 			require.Equal(t, id, last)
@@ -139,7 +140,7 @@ func TestMultiplexerResponses(t *testing.T) {
 		require.False(t, second.text.Valid)
 		require.False(t, rows.Next())
 		require.True(t, rows.NextResultSet())
-		require.False(t, rows.Next(), "no row is 'x'")
+		require.False(t, rows.Next(), "WHERE FALSE finds no row")
 		require.True(t, rows.NextResultSet())
 		require.True(t, rows.Next())
 		var text string
@@ -153,13 +154,13 @@ func TestMultiplexerResponses(t *testing.T) {
 		requireNumber(t, err, 1062) // duplicate
 		_, err = conn.ExecContext(t.Context(), "DO 1; SELECT no_such FROM t")
 		requireNumber(t, err, 1054)                           // unknown column
-		_, err = conn.PrepareContext(t.Context(), "SELECT 1") //nolint:sqlclosecheck // there is none
+		_, err = conn.PrepareContext(t.Context(), "SELECT 1") //nolint:sqlclosecheck // it prepares none
 		requireNumber(t, err, 1047)                           // unknown command
-		require.Equal(t, 3, get[int](t, conn, "SELECT COUNT(*) FROM t"), "and it goes on")
+		require.Equal(t, 3, get[int](t, conn, "SELECT COUNT(*) FROM t"), "the connection still works")
 	})
 }
 
-// What it can't pass on it does not offer, whatever the server does.
+// The multiplexer does not offer compression and TLS, which it can't forward, even if the server does.
 func TestMultiplexerOffers(t *testing.T) {
 	Each(t, func(t *testing.T, s *Server) {
 		cfg := s.Database(t)
@@ -174,13 +175,13 @@ func TestMultiplexerOffers(t *testing.T) {
 	})
 }
 
-// Messages of several packets, and one that fills its packet to the last byte.
+// A message of several packets arrives, and so does one that fills its packet to the last byte.
 func TestMultiplexerLongMessages(t *testing.T) {
 	Each(t, func(t *testing.T, shared *Server) {
 		s := shared.Start(t, "--max-allowed-packet=64M")
 		cfg := s.Database(t)
 		conn := one(t, s.Multiplexer(t, 1), cfg)
-		const prefix = 4 // of the row's only value: its length
+		const prefix = 4 // bytes of the length of the row's only value
 		for _, size := range []int{fullPacket - prefix, 2*fullPacket + 1} {
 			require.Len(t, get[string](t, conn, fmt.Sprintf("SELECT REPEAT(x'fe', %d)", size)), size)
 		}
@@ -192,7 +193,7 @@ func TestMultiplexerLongMessages(t *testing.T) {
 	})
 }
 
-// Each client is in its own database, whatever session it gets.
+// Each client keeps its own default database, in every session.
 func TestMultiplexerDatabase(t *testing.T) {
 	Each(t, func(t *testing.T, s *Server) {
 		cfg, other := s.Database(t), s.Database(t)
@@ -218,7 +219,7 @@ func TestMultiplexerDatabase(t *testing.T) {
 	})
 }
 
-// Idle sessions that the server has ended are replaced, and no client notices.
+// The multiplexer replaces idle sessions that the server has ended, and no client gets an error.
 func TestMultiplexerReplacesSessions(t *testing.T) {
 	Each(t, func(t *testing.T, s *Server) {
 		cfg := s.Database(t)
@@ -246,7 +247,7 @@ func TestMultiplexerReplacesSessions(t *testing.T) {
 	})
 }
 
-// A session that ends under a statement fails it, and no other client notices.
+// When a session ends during a statement, that statement fails, and no other client gets an error.
 func TestMultiplexerLosesSession(t *testing.T) {
 	Each(t, func(t *testing.T, s *Server) {
 		cfg := s.Database(t)

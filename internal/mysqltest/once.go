@@ -9,8 +9,8 @@ import (
 // one server, and then without it on the others.
 const envAgain = "MQNOTIFY_TEST_AGAIN"
 
-// Again reports whether the tests have run before, on another server. What does not depend on the database server
-// need not be tested again.
+// Again reports whether the tests have run before, on another server. Code that does not depend on the database server need not
+// be tested again.
 func Again() bool { return os.Getenv(envAgain) != "" }
 
 // Once is for tests that use no database server: it makes the test parallel, and skips it if it has run before.

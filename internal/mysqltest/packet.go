@@ -24,14 +24,14 @@ const (
 // The first byte of a server's message.
 const (
 	answerOK     = 0x00
-	answerInfile = 0xfb // it wants a file of the client's
-	answerEnd    = 0xfe // of a result's rows
+	answerInfile = 0xfb // the server asks for a file of the client
+	answerEnd    = 0xfe // the end of a result's rows
 	answerError  = 0xff
 )
 
 const (
-	headerSize  = 4         // of a packet: its length in three bytes, its number in one
-	fullPacket  = 1<<24 - 1 // bytes; the message goes on in another packet
+	headerSize  = 4         // of a packet's header: the packet's length in three bytes, its number in one
+	fullPacket  = 1<<24 - 1 // bytes; the message continues in another packet
 	moreResults = 0x0008    // a server status: another result follows
 	autocommit  = 0x0002    // a server status
 )
@@ -41,8 +41,9 @@ const (
 	connectWithDB = 1 << 3
 	deprecateEOF  = 1 << 24 // a result ends with one kind of packet
 
-	// understood leaves out TLS, compression, and what changes the form of commands and responses.
-	understood = 1<<0 | // long password; MariaDB does without it
+	// understood has the capabilities that the multiplexer offers to clients. It leaves out TLS, compression, and those that
+	// change the form of commands and responses.
+	understood = 1<<0 | // long password; MariaDB does not set it
 		1<<2 | // long flag
 		connectWithDB |
 		1<<9 | // protocol 4.1
@@ -56,7 +57,7 @@ const (
 		deprecateEOF
 )
 
-var errProtocol = errors.New("mysqltest: not what the multiplexer knows of the protocol")
+var errProtocol = errors.New("mysqltest: the multiplexer does not know this part of the protocol")
 
 // readMessage reads a message with its headers: a packet, or several if it is too long for one. It has at
 // least one byte after the first header.
@@ -83,24 +84,23 @@ func readMessage(r io.Reader) ([]byte, error) {
 	}
 }
 
-// packet is a message of one packet.
+// packet returns a message of one packet.
 func packet(number byte, payload ...byte) []byte {
 	length := len(payload)
 	return append([]byte{byte(length), byte(length >> 8), byte(length >> 16), number}, payload...)
 }
 
-// refusal is an error of the server, with its number and SQL state.
+// refusal returns the packet of a server's error with this number and SQL state.
 func refusal(number uint16, state, text string) []byte {
 	payload := binary.LittleEndian.AppendUint16([]byte{answerError}, number)
 	return packet(1, append(payload, "#"+state+text...)...)
 }
 
-// relay passes on the response to a command, with all its results. The end of the response stays in the
-// writer's buffer.
+// relay forwards the response to a command, with all its results. The end of the response stays in the writer's buffer.
 func relay(to *bufio.Writer, from *bufio.Reader) error {
 	inRows := false
 	for {
-		if from.Buffered() == 0 { // a statement of several may take its time
+		if from.Buffered() == 0 { // the next of several statements may take long
 			if err := to.Flush(); err != nil {
 				return err
 			}
@@ -123,7 +123,7 @@ func relay(to *bufio.Writer, from *bufio.Reader) error {
 			}
 			inRows = false
 		default:
-			inRows = true // a result's head, its columns, its rows
+			inRows = true // a result's header, columns or rows
 		}
 	}
 }
@@ -146,8 +146,8 @@ func status(message []byte) uint16 {
 	return binary.LittleEndian.Uint16(rest)
 }
 
-// plain removes the capabilities from a server's greeting that would change the later packets. Neither side
-// uses a capability that the other has not offered.
+// plain removes from a server's greeting the capabilities that are not in understood. Neither side uses a capability that the
+// other has not offered.
 func plain(greeting []byte) error {
 	version := bytes.IndexByte(greeting[headerSize+1:], 0)
 	at := headerSize + 1 + version + 1 + 4 + 8 + 1 // the session's id, half a scramble, a zero
@@ -155,7 +155,7 @@ func plain(greeting []byte) error {
 		return errProtocol
 	}
 	mask := binary.LittleEndian.AppendUint32(nil, understood)
-	for i, place := range []int{at, at + 1, at + 5, at + 6} { // character set and status are between
+	for i, place := range []int{at, at + 1, at + 5, at + 6} { // the character set and the status are between them
 		greeting[place] &= mask[i]
 	}
 	clear(greeting[at+8 : at+18]) // MariaDB's own capabilities
@@ -169,7 +169,7 @@ func loginDatabase(login []byte) (string, error) {
 		return "", errProtocol
 	}
 	capabilities := binary.LittleEndian.Uint32(login[headerSize:])
-	_, rest, named := bytes.Cut(login[fixed:], []byte{0}) // the user
+	_, rest, named := bytes.Cut(login[fixed:], []byte{0}) // the user's name
 	if !named || len(rest) == 0 || capabilities&deprecateEOF == 0 {
 		return "", errProtocol
 	}

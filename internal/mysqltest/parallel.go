@@ -5,8 +5,8 @@ import (
 	"strconv"
 )
 
-// Parallel sets how many tests of the package run at the same time, unless -parallel is given. It is for
-// packages with tests that wait more than others. A TestMain calls it before [Main].
+// Parallel sets how many tests of the package run at the same time, unless -parallel is given. It is for packages whose tests
+// wait more than those of other packages. A TestMain calls it before [Main].
 func Parallel(n int) {
 	flag.Parse()
 	given := false

@@ -13,8 +13,8 @@ import (
 // process is a running server.
 type process struct{ *child.Process }
 
-// startProcess starts a server with its output appended to the log file. It finds its scripts in the folder too, if there
-// is one.
+// startProcess starts a server whose output is appended to the log file. If folder is not empty, it comes first in the server's
+// PATH, so that the server finds its scripts there.
 func startProcess(binary string, args []string, folder, log string) (*process, error) {
 	command := exec.Command(binary, args...) //nolint:noctx // it outlives the call; end ends it
 	if folder != "" {
@@ -28,7 +28,8 @@ func startProcess(binary string, args []string, folder, log string) (*process, e
 	return &process{started}, nil
 }
 
-// end sends the signal and waits for the process's end. A process that ignores the signal is killed, which is an error.
+// end sends the signal and waits until the process has ended. It kills a process that ignores the signal, and then returns an
+// error.
 func (p *process) end(signal os.Signal) error {
 	if err := p.signal(signal); err != nil {
 		return err

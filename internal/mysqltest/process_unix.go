@@ -4,6 +4,6 @@ package mysqltest
 
 import "syscall"
 
-// processAttributes leaves the server in the test's process group: without Linux's signal at the
-// parent's death, the terminal's Ctrl-C is what ends it with the test.
+// processAttributes leaves the server in the test's process group, so that Ctrl-C in the terminal ends both. Only Linux can
+// send a signal when the parent dies.
 func processAttributes() *syscall.SysProcAttr { return nil }

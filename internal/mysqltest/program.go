@@ -19,11 +19,11 @@ func Servers() ([]*Server, error) {
 	return servers, nil
 }
 
-// Launch starts an instance of the server and returns how to connect to it as root. It lives until
-// [Close]. The flags are those of [Server.Start]. The user's own server can't be launched.
+// Launch starts an instance of the server and returns how to connect to it as root. The instance lives until [Close]. The flags
+// are those of [Server.Start]. Launch fails for the user's own server.
 func (s *Server) Launch(flags ...string) (*mysql.Config, error) {
 	if s.dsn != nil {
-		return nil, errors.New("mysqltest: needs a server of its own to start; " + envDSN + " names one that is yours")
+		return nil, errors.New("mysqltest: can't start another instance of the server that " + envDSN + " names; unset it")
 	}
 	own := &Server{name: s.name, version: s.version, mariadb: s.mariadb, binary: s.binary}
 	if err := own.launch(flags...); err != nil {

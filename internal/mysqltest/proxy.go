@@ -20,8 +20,8 @@ import (
 
 func init() { toxics.Register("freeze", new(freezeToxic)) }
 
-// freezeToxic forwards nothing, not even the end of a connection, until it is removed; then what was
-// sent meanwhile arrives. (Toxiproxy's own timeout toxic drops data and forwards the end.)
+// freezeToxic forwards nothing until it is removed, not even the end of a connection. Then the data that was sent in the
+// meantime arrives. (Toxiproxy's own timeout toxic drops data and forwards the end.)
 type freezeToxic struct{}
 
 func (*freezeToxic) Pipe(stub *toxics.ToxicStub) { <-stub.Interrupt }
@@ -29,8 +29,7 @@ func (*freezeToxic) Pipe(stub *toxics.ToxicStub) { <-stub.Interrupt }
 // directions are the two ways through a proxy: to the server and back.
 var directions = []string{"upstream", "downstream"}
 
-// Proxy is a network in front of a server that a test can break. Its methods may be called from several
-// goroutines at once.
+// Proxy is a proxy in front of a server, with which a test breaks the network. Its methods are safe for concurrent use.
 type Proxy struct {
 	tb    testing.TB
 	proxy *toxiproxy.Proxy
@@ -39,8 +38,7 @@ type Proxy struct {
 	toxics map[string]bool // by name
 }
 
-// Proxy starts a proxy to the server, which ends with the test. The test is skipped if the server is reached
-// over a Unix socket.
+// Proxy starts a proxy to the server, which ends with the test. It skips the test if the server is reached over a Unix socket.
 func (s *Server) Proxy(tb testing.TB) *Proxy {
 	tb.Helper()
 	cfg := s.config()
@@ -69,7 +67,7 @@ func (s *Server) Proxy(tb testing.TB) *Proxy {
 // Addr returns the host and port to connect to.
 func (p *Proxy) Addr() string { return p.proxy.Listen }
 
-// Config returns cfg with the proxy's address.
+// Config returns a copy of cfg with the proxy's address.
 func (p *Proxy) Config(cfg *mysql.Config) *mysql.Config {
 	through := cfg.Clone()
 	through.Addr = p.Addr()
@@ -79,7 +77,7 @@ func (p *Proxy) Config(cfg *mysql.Config) *mysql.Config {
 // Down cuts all connections and refuses new ones. A freeze and a latency end with it.
 func (p *Proxy) Down() {
 	p.proxy.Stop()
-	// Only now, or what was held back would still get through.
+	// These are removed after the stop: before it, the data that they hold back would still arrive.
 	p.remove("freeze")
 	p.remove("latency")
 }
@@ -87,7 +85,7 @@ func (p *Proxy) Down() {
 // Up accepts connections again, at the same address.
 func (p *Proxy) Up() {
 	err := p.proxy.Start()
-	// A process that was being started during Down has the closed listener too, until its exec.
+	// A child process that was forked before Down keeps the closed listener open until its exec.
 	for begun := time.Now(); errors.Is(err, syscall.EADDRINUSE) && time.Since(begun) < patience; err = p.proxy.Start() {
 		<-time.After(time.Millisecond)
 	}
@@ -96,14 +94,14 @@ func (p *Proxy) Up() {
 	}
 }
 
-// Freeze forwards nothing more, in either direction: no data and no end of a connection, as when a cable
-// is pulled. New connections are accepted but get no answer.
+// Freeze stops all forwarding in both directions, of data and of the ends of connections, as when a cable is pulled. New
+// connections are accepted but get no answer.
 func (p *Proxy) Freeze() { p.add("freeze", "{}") }
 
-// Thaw ends [Proxy.Freeze]; what was sent meanwhile arrives.
+// Thaw ends [Proxy.Freeze]. The data that was sent in the meantime arrives.
 func (p *Proxy) Thaw() { p.remove("freeze") }
 
-// Latency delays what is sent by d in each direction, in whole milliseconds; 0 ends it.
+// Latency delays all data by d in each direction, in whole milliseconds. 0 ends the delay.
 func (p *Proxy) Latency(d time.Duration) {
 	p.remove("latency")
 	if d > 0 {

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// told is cfg, and a channel that has something when anything was sent since it was emptied.
+// told returns a copy of cfg, and a channel that holds a value if a connection has sent data since the channel was emptied.
 func told(cfg *mysql.Config) (*mysql.Config, chan struct{}) {
 	sent := make(chan struct{}, 1)
 	cfg = cfg.Clone()
@@ -36,7 +36,7 @@ func (c telling) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// sendAndLeave sends a statement that is not answered, and does not wait for the answer.
+// sendAndLeave sends a statement and cancels it once it is sent. The frozen proxy keeps the server from answering.
 func sendAndLeave(t *testing.T, db *sql.DB, sent chan struct{}, query string) {
 	t.Helper()
 	for len(sent) > 0 {
@@ -66,7 +66,7 @@ func TestProxyCut(t *testing.T) {
 		p.Down()
 		require.Error(t, conn.PingContext(t.Context()))
 		require.False(t, answers(t, db))
-		require.NoError(t, checkUnused(s.pool(t), cfg.DBName, settleTime), "the server sees its client's end")
+		require.NoError(t, checkUnused(s.pool(t), cfg.DBName, settleTime), "the server notices that its client is gone")
 
 		p.Up()
 		require.Eventually(t, func() bool { return answers(t, db) }, patience, tick)
@@ -74,8 +74,8 @@ func TestProxyCut(t *testing.T) {
 	})
 }
 
-// Through a frozen proxy the server does not see its client's end: the session stays. What was sent arrives
-// after the thaw.
+// Behind a frozen proxy the server does not notice that its client is gone, so the session stays. The data that was sent
+// arrives after the thaw.
 func TestProxyFreeze(t *testing.T) {
 	Each(t, func(t *testing.T, s *Server) {
 		cfg := s.Database(t)
@@ -96,7 +96,7 @@ func TestProxyFreeze(t *testing.T) {
 	})
 }
 
-// A cut through a freeze loses what was held back.
+// Down loses the data that a freeze held back.
 func TestProxyDownWhileFrozen(t *testing.T) {
 	Each(t, func(t *testing.T, s *Server) {
 		cfg := s.Database(t)

@@ -22,9 +22,9 @@ var seed = sync.OnceValue(func() string {
 	return value
 })
 
-// Random returns the test's source of random choices. They depend on MQNOTIFY_TEST_SEED and on the test's
-// name only, so that a failed test, which logs the seed, makes the same choices again. It is safe for
-// concurrent use: goroutines that share it get its choices in the order of their calls.
+// Random returns the test's source of random choices. They depend only on MQNOTIFY_TEST_SEED and on the test's name. A failed
+// test logs the seed, with which it makes the same choices again. The source is safe for concurrent use: goroutines that share
+// it get its choices in the order of their calls.
 func Random(tb testing.TB) *rand.Rand {
 	tb.Helper()
 	tb.Cleanup(func() {
@@ -44,7 +44,7 @@ func RandomOf(name string) *rand.Rand {
 	return rand.New(&lockedSource{source: rand.NewPCG(first, h.Sum64())})
 }
 
-// lockedSource is a source that goroutines may share. A rand.Rand has no state but its source.
+// lockedSource is a source that is safe for concurrent use. A rand.Rand has no state but its source.
 type lockedSource struct {
 	mu     sync.Mutex
 	source rand.Source

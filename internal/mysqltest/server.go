@@ -13,27 +13,27 @@ import (
 )
 
 const (
-	// patience bounds each step of the harness: stopping, cleaning up. It is far above what any of them
-	// takes, so that only a real fault reaches it.
+	// patience bounds each step of the harness, such as a stop or a cleanup. It is far above what any step takes, so that only
+	// a real fault exceeds it.
 	patience = time.Minute
-	// startPatience bounds a server's start: on a slow machine several start at the same time.
+	// startPatience bounds a server's start. It is longer because several servers start at the same time, perhaps on a slow
+	// machine.
 	startPatience = 3 * time.Minute
 )
 
-// Server is one database server: the shared instance of a server of the matrix, or a test's own one
-// ([Server.Start]). Its methods may be called from several goroutines at once; those that take a
-// testing.TB fail that test when they can't do their work.
+// Server is one database server: the shared instance of a server of the matrix, or a test's own instance ([Server.Start]). Its
+// methods are safe for concurrent use. A method with a testing.TB fails that test if it can't do its work.
 type Server struct {
 	name    string
 	version string
 	mariadb bool
 	binary  string
-	dsn     *mysql.Config // the user's own server: not ours to start or stop
+	dsn     *mysql.Config // the user's own server, which tests must not start or stop
 
 	tb    testing.TB // the test that owns this instance; nil when it is shared
 	flags []string
-	from  string // the data folder that is copied; "" for an empty one
-	path  string // a folder of scripts of the server's, or ""
+	from  string // the data folder that is copied; "" for the template
+	path  string // a folder of scripts that the server runs, or ""
 	dir   string
 	port  int
 	admin *sql.DB // for the harness's own work
@@ -43,23 +43,22 @@ type Server struct {
 	frozen  bool
 }
 
-// Name is the server's name in the matrix, such as "mariadb-11.8".
+// Name returns the server's name in the matrix, such as "mariadb-11.8".
 func (s *Server) Name() string { return s.name }
 
-// IsMariaDB reports whether the server is MariaDB; else it is MySQL.
+// IsMariaDB reports whether the server is MariaDB. If not, it is MySQL.
 func (s *Server) IsMariaDB() bool { return s.mariadb }
 
-// Addr is the server's host and port.
+// Addr returns the server's host and port.
 func (s *Server) Addr() string { return s.config().Addr }
 
-// Start starts an instance of the same server for this test alone, which may stop, kill and freeze it.
-// The flags are the server's own ("--gtid-mode=ON") and win over the harness's; the binary log is off on
-// MySQL unless a flag begins with "--log-bin". The instance ends with the test. A test on the
-// user's own server is skipped here.
+// Start starts an instance of the same server for this test alone, which may stop, kill and freeze it. The flags are the
+// server's own ("--gtid-mode=ON") and override those of the harness. On MySQL the binary log is off unless a flag begins with
+// "--log-bin". The instance ends with the test. Start skips a test on the user's own server.
 func (s *Server) Start(tb testing.TB, flags ...string) *Server {
 	tb.Helper()
 	if s.dsn != nil {
-		tb.Skipf("needs a server of its own to stop and start; %s names one that is yours", envDSN)
+		tb.Skipf("needs an instance that it may stop and start, but %s names your own server", envDSN)
 	}
 	own := &Server{name: s.name, version: s.version, mariadb: s.mariadb, binary: s.binary, tb: tb}
 	if err := own.launch(flags...); err != nil {
@@ -77,7 +76,7 @@ func (s *Server) Start(tb testing.TB, flags ...string) *Server {
 // Stop shuts the server down in an orderly way and returns when its process has ended.
 func (s *Server) Stop() { s.end(signalTerminate) }
 
-// Kill ends the server with SIGKILL and returns when its process has ended. Committed rows survive that.
+// Kill ends the server with SIGKILL and returns when its process has ended. Committed rows survive.
 func (s *Server) Kill() { s.end(os.Kill) }
 
 // Restart starts the server again, on the same data and port, and returns when it answers. A server that
@@ -92,8 +91,8 @@ func (s *Server) Restart(tb testing.TB) {
 	}
 }
 
-// Freeze stops the server's process where it is (SIGSTOP): its connections stay open and nothing answers.
-// It returns when the process has stopped, and does nothing when the server is frozen or does not run.
+// Freeze stops the server's process where it is (SIGSTOP): its connections stay open, and it answers nothing. Freeze returns
+// when the process has stopped. It does nothing if the server is frozen already or does not run.
 func (s *Server) Freeze() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -114,7 +113,7 @@ func (s *Server) Thaw() {
 	}
 }
 
-// Admin returns a pool of root's without a default database, closed at the test's end.
+// Admin returns a pool that connects as root without a default database. It is closed at the test's end.
 func (s *Server) Admin(tb testing.TB) *sql.DB {
 	tb.Helper()
 	db, err := openPool(s.config())
@@ -125,8 +124,8 @@ func (s *Server) Admin(tb testing.TB) *sql.DB {
 	return db
 }
 
-// Questions returns how many statements clients have sent since the server started, this one, which is
-// a single statement, included. Other tests on a shared instance count too: use one of the test's own.
+// Questions returns how many statements clients have sent since the server started. Its own query counts as one. The statements
+// of other tests count as well, so the server should be the test's own instance.
 func (s *Server) Questions(tb testing.TB) uint64 {
 	tb.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -140,18 +139,18 @@ func (s *Server) Questions(tb testing.TB) uint64 {
 	return count
 }
 
-// config is how to connect as root.
+// config returns how to connect as root.
 func (s *Server) config() *mysql.Config {
 	if s.dsn != nil {
 		return s.dsn.Clone()
 	}
 	cfg := mysql.NewConfig()
 	cfg.User, cfg.Net, cfg.Addr = "root", "tcp", loopback(s.port)
-	cfg.Logger = &mysql.NopLogger{} // tests cut connections all the time, and the driver prints each
+	cfg.Logger = &mysql.NopLogger{} // the driver would print a line for every connection that a test cuts
 	return cfg
 }
 
-// pool is for the harness's own work. On the user's server it is a new one, closed at the test's end.
+// pool returns a pool for the harness's own work. On the user's server it is a new one, which is closed at the test's end.
 func (s *Server) pool(tb testing.TB) *sql.DB {
 	tb.Helper()
 	if s.dsn != nil {
@@ -160,8 +159,8 @@ func (s *Server) pool(tb testing.TB) *sql.DB {
 	return s.admin
 }
 
-// mayBeStopped reports whether the instance is a test's own. Stopping a shared one would fail tests that
-// have nothing to do with it.
+// mayBeStopped returns true if the instance is a test's own. It panics for a shared one, because to stop that would fail other
+// tests.
 func (s *Server) mayBeStopped() bool {
 	if s.tb == nil {
 		panic("mysqltest: " + s.name + " is shared by the package's tests: get one of the test's own with Start")
@@ -194,7 +193,7 @@ func (s *Server) close() error {
 	defer s.mu.Unlock()
 	var err error
 	if s.process != nil {
-		// The data goes too: no reason to wait for an orderly shutdown.
+		// The data is removed as well, so an orderly shutdown is not needed.
 		err = s.process.end(os.Kill)
 		s.process = nil
 	}

@@ -53,7 +53,7 @@ func TestServerIsWhatItsNameSays(t *testing.T) {
 	})
 }
 
-// What was committed is there after a shutdown and after kill -9, at the same address.
+// Committed rows survive a shutdown and kill -9, and the server is at the same address after a restart.
 func TestDataOutlivesTheServer(t *testing.T) {
 	Each(t, func(t *testing.T, shared *Server) {
 		s := shared.Start(t)
@@ -87,7 +87,7 @@ func TestFreeze(t *testing.T) {
 		s.Thaw()
 		require.Eventually(t, func() bool { return answers(t, db) }, patience, tick)
 		s.Freeze()
-		s.Stop() // of a frozen server must not hang
+		s.Stop() // must not hang
 		require.False(t, answers(t, db))
 	})
 }
@@ -108,7 +108,7 @@ func TestFlagsWin(t *testing.T) {
 	})
 }
 
-// The error of a server that does not start says why.
+// The error of a server that does not start says why, and no folder is left.
 func TestServerThatDoesNotStart(t *testing.T) {
 	for _, e := range entries(t) {
 		t.Run(e.server.name, func(t *testing.T) {
@@ -185,7 +185,7 @@ func TestFindServers(t *testing.T) {
 	require.NotContains(t, err.Error(), "secret")
 }
 
-// A folder whose test process is gone is removed, one in use is not, nor a new one.
+// sweep removes a folder whose test process is gone. It keeps one in use, and a new one.
 func TestSweep(t *testing.T) {
 	dir := t.TempDir()
 	folder := func(name string, age time.Duration) string {

@@ -7,7 +7,7 @@ import (
 	"syscall"
 )
 
-// There is only the kill here: a stop is one, and freezing fails the test that asks for it.
+// These systems have only the kill: a stop kills, and Freeze fails the test that calls it.
 var (
 	signalTerminate = os.Kill
 	signalFreeze    = os.Interrupt

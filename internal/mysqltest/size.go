@@ -11,8 +11,7 @@ const envLong = "MQNOTIFY_LONG"
 // Long reports whether tests run in their long form (`./test --long`), which takes hours.
 func Long() bool { return os.Getenv(envLong) != "" }
 
-// Size chooses how much a test does: short with -short (`./test --quick`), long in the long form, otherwise
-// normal.
+// Size chooses how much a test does: short with -short (`./test --quick`), long in the long form, and otherwise normal.
 func Size[T any](short, normal, long T) T {
 	switch {
 	case Long():
@@ -24,8 +23,8 @@ func Size[T any](short, normal, long T) T {
 	}
 }
 
-// Many is Size for how often a test does something, and with how much. With -race it is short as well: races show in
-// few rounds, and each costs several times as much.
+// Many is Size for the number of rounds, and for amounts. With -race it returns short as well, because a few rounds show a race
+// and each costs several times as much. The long form stays long.
 func Many[T any](short, normal, long T) T {
 	if raced && !Long() {
 		return short

@@ -4,5 +4,5 @@ package mysqltest
 
 import "errors"
 
-// freeSpace is known on Linux only.
+// freeSpace works only on Linux.
 func freeSpace(string) (uint64, error) { return 0, errors.ErrUnsupported }

@@ -12,7 +12,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 )
 
-// Database is what runs statements: a pool, a connection or a transaction, of database/sql or of sqlx.
+// Database runs statements: a pool, a connection or a transaction, of database/sql or of sqlx.
 type Database interface {
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
@@ -27,8 +27,8 @@ func isNumber(err error, number uint16) bool {
 	return errors.As(err, &failure) && failure.Number == number
 }
 
-// Exec runs a statement that must succeed. On a pool it runs a statement again that meets a deadlock with those of the
-// code that is tested. In a transaction a deadlock fails the test, because the server has rolled all of it back.
+// Exec runs a statement that must succeed. On a pool it repeats a statement that has met a deadlock with those of the tested
+// code. In a transaction a deadlock fails the test, because the server has rolled back the whole transaction.
 func Exec(tb testing.TB, db Database, query string, args ...any) {
 	tb.Helper()
 	_, pool := db.(interface{ Stats() sql.DBStats })
@@ -52,7 +52,7 @@ func ExecAll(tb testing.TB, db Database, statements ...string) {
 	}
 }
 
-// Value returns what a query for one value answers.
+// Value returns the result of a query for one value.
 func Value[T any](tb testing.TB, db Database, query string, args ...any) (v T) {
 	tb.Helper()
 	err := again(tb, func() error { return db.QueryRowContext(tb.Context(), query, args...).Scan(&v) })
@@ -62,7 +62,7 @@ func Value[T any](tb testing.TB, db Database, query string, args ...any) (v T) {
 	return v
 }
 
-// Values returns what a query for one column answers, row by row.
+// Values returns the result of a query for one column, row by row.
 func Values[T any](tb testing.TB, db Database, query string, args ...any) (all []T) {
 	tb.Helper()
 	err := again(tb, func() error {
@@ -87,7 +87,7 @@ func Values[T any](tb testing.TB, db Database, query string, args ...any) (all [
 	return all
 }
 
-// again reads until MySQL no longer refuses to list the sessions because of a statement of another test.
+// again repeats read while MySQL refuses to list the sessions because of a statement of another test (notText).
 func again(tb testing.TB, read func() error) error {
 	for late := time.After(patience); ; {
 		err := read()
@@ -104,9 +104,9 @@ func again(tb testing.TB, read func() error) error {
 	}
 }
 
-// Sessions returns the ids of the other sessions that use the database and that the condition holds for, if it is not
-// empty. It is for what ends them: MariaDB's process list sometimes shows a session with the database of the row
-// before it, and so all of three lists must show the session.
+// Sessions returns the ids of the other sessions that use the database. If condition is not empty, it must hold for them.
+// Callers end these sessions, so a wrong id would do harm: MariaDB's process list sometimes shows a session with the database
+// of the row before it. Therefore Sessions returns only the sessions that three lists in a row show.
 func Sessions(tb testing.TB, db Database, database, condition string) []uint64 {
 	tb.Helper()
 	query := "SELECT ID FROM information_schema.PROCESSLIST WHERE DB = ? AND ID <> CONNECTION_ID()"
@@ -121,7 +121,7 @@ func Sessions(tb testing.TB, db Database, database, condition string) []uint64 {
 	return ids
 }
 
-// noSuchSession is the server's refusal to kill a session that has ended.
+// noSuchSession is the number of the server's error for a KILL of a session that has ended.
 const noSuchSession = 1094
 
 // KillSession ends a session (KILL CONNECTION), and reports whether the session was still there.

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// counted counts the queries.
+// counted is a Database that counts its queries.
 type counted struct {
 	Database
 	queries atomic.Int64
@@ -26,7 +26,8 @@ func (c *counted) QueryRowContext(ctx context.Context, query string, args ...any
 	return c.Database.QueryRowContext(ctx, query, args...)
 }
 
-// While a session runs a statement with a character of four bytes, MySQL lists no sessions at all: Value and Values ask again.
+// While a session runs a statement with a character of four bytes, MySQL lists no sessions at all. Value and Values repeat
+// their query until it does.
 func TestListOfSessionsIsAskedForAgain(t *testing.T) {
 	Each(t, func(t *testing.T, s *Server) {
 		const list = "SELECT COALESCE(STATE, '') FROM information_schema.PROCESSLIST"
@@ -49,7 +50,7 @@ func TestListOfSessionsIsAskedForAgain(t *testing.T) {
 		db.queries.Store(0)
 		go func() { read <- Value[int](t, db, "SELECT COUNT(*) FROM ("+list+") l") }()
 		go func() { read <- len(Values[string](t, db, list)) }()
-		Eventually(t, "both ask again, or are answered", func() bool { return db.queries.Load() >= 10 || len(read) == 2 })
+		Eventually(t, "both queries were repeated, or answered", func() bool { return db.queries.Load() >= 10 || len(read) == 2 })
 		Value[int](t, holder, "SELECT RELEASE_LOCK(?)", lock)
 		require.NoError(t, <-ended)
 		assert.Positive(t, <-read)

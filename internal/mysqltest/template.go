@@ -13,10 +13,10 @@ import (
 	"time"
 )
 
-// templateVersion is part of a template's name: it changes with the way templates are made.
+// templateVersion is part of a template's name. Change it when templates are made in another way.
 const templateVersion = "3"
 
-// cacheFolder is where servers are unpacked and templates kept.
+// cacheFolder returns the folder of the unpacked servers and of the templates.
 func cacheFolder() (string, error) {
 	dir, err := os.UserCacheDir()
 	if err != nil {
@@ -25,8 +25,8 @@ func cacheFolder() (string, error) {
 	return filepath.Join(dir, "mqnotify"), nil
 }
 
-// template returns the initialised data folder that the server's instances with these flags are copied from. It is made
-// once a machine: the first process makes it under a lock and others wait.
+// template returns the initialised data folder that instances with these flags are copied from. It is made once per machine:
+// the first process makes it under a lock, and other processes wait.
 func (s *Server) template(flags []string) (string, error) {
 	flags = s.lasting(flags)
 	cache, err := cacheFolder()
@@ -48,7 +48,7 @@ func (s *Server) template(flags []string) (string, error) {
 	if _, err := os.Stat(path); err == nil {
 		return path, nil
 	}
-	// Made next to its place and moved there when complete, so that a killed test leaves no half of a folder there.
+	// The folder is made under another name and renamed when complete, so that a killed test leaves no incomplete template.
 	draft := path + ".draft"
 	if err := os.RemoveAll(draft); err != nil {
 		return "", fmt.Errorf("mysqltest: remove an unfinished data folder: %w", err)
@@ -62,9 +62,9 @@ func (s *Server) template(flags []string) (string, error) {
 	return path, nil
 }
 
-// SystemUser is an account without a password that has SYSTEM_USER, as root has it on most servers of MySQL. The tests'
-// root does not: only sessions with SYSTEM_USER can end a statement of a session that has it, and a test that works as root
-// would not show what other accounts meet. MariaDB does not have the account.
+// SystemUser is an account without a password that has the privilege SYSTEM_USER, as root has on most MySQL servers. The tests'
+// root lacks it: only sessions with SYSTEM_USER can end a statement of a session that has it, so a test that works as such a
+// root would not show what other accounts meet. MariaDB does not have the account.
 const SystemUser = "system"
 
 // systemAccount has a statement on each line.
@@ -73,7 +73,7 @@ GRANT ALL ON *.* TO 'system'@'localhost' WITH GRANT OPTION;
 REVOKE SYSTEM_USER ON *.* FROM 'root'@'localhost';
 `
 
-// lasting are the flags that a data folder must be made with, and never loses.
+// lasting returns those flags that a data folder must be made with and can't change later.
 func (s *Server) lasting(flags []string) (lasting []string) {
 	for _, flag := range flags {
 		if !s.mariadb && strings.HasPrefix(flag, "--lower-case-table-names=") {
@@ -87,7 +87,7 @@ func (s *Server) lasting(flags []string) (lasting []string) {
 func (s *Server) initialise(dir string, flags []string) error {
 	var name string
 	var args []string
-	small := []string{"--innodb-redo-log-capacity=" + redoSize, "--innodb-doublewrite=OFF"} // a template is copied often
+	small := []string{"--innodb-redo-log-capacity=" + redoSize, "--innodb-doublewrite=OFF"} // small, because every instance copies the template
 	if s.mariadb {
 		small = []string{"--innodb-log-file-size=" + redoSize, "--innodb-undo-tablespaces=0"}
 	}
@@ -130,9 +130,9 @@ func (s *Server) initialise(dir string, flags []string) error {
 	return nil
 }
 
-// initScript is the script that scripts/unpack-server writes next to a server it has unpacked, or "".
-// Such a server's binary is a wrapper that adds the flags for its place. initScript looks for the
-// unpacked tree, root, too, because a system's /usr/sbin has another init.
+// initScript returns the path of the script that scripts/unpack-server has written next to an unpacked server, or "". The
+// binary of such a server is a wrapper that adds the flags for its place. initScript looks for the unpacked folder root as
+// well, because /usr/sbin of a system has another program init.
 func (s *Server) initScript() string {
 	dir := filepath.Dir(s.binary)
 	for _, name := range []string{"root", "init"} {
@@ -143,7 +143,7 @@ func (s *Server) initScript() string {
 	return filepath.Join(dir, "init")
 }
 
-// tail is the end of a server's output, where its reason to die is.
+// tail returns the end of a server's output, which says why the server ended.
 func tail(out []byte) []byte {
 	const most = 4000
 	return out[max(0, len(out)-most):]

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// Text is what is written and read at the same time: a log, or what a process says. The zero Text is empty.
+// Text collects text that is written and read at the same time: a log, or the output of a process. The zero Text is empty.
 type Text struct {
 	mu  sync.Mutex
 	all bytes.Buffer
@@ -19,14 +19,14 @@ func (t *Text) Write(p []byte) (int, error) {
 	return t.all.Write(p)
 }
 
-// String is all that was written so far.
+// String returns all that was written so far.
 func (t *Text) String() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.all.String()
 }
 
-// Logger logs to the test, and nowhere after its end.
+// Logger returns a logger that writes to the test's log. It drops what is logged after the test's end.
 func Logger(tb testing.TB, level slog.Level) *slog.Logger {
 	return slog.New(slog.NewTextHandler(testWriter{tb}, &slog.HandlerOptions{Level: level}))
 }
@@ -34,7 +34,7 @@ func Logger(tb testing.TB, level slog.Level) *slog.Logger {
 type testWriter struct{ tb testing.TB }
 
 func (w testWriter) Write(line []byte) (int, error) {
-	if w.tb.Context().Err() == nil { // cancelled just before the cleanups
+	if w.tb.Context().Err() == nil { // canceled just before the Cleanup functions run
 		w.tb.Log(string(line))
 	}
 	return len(line), nil

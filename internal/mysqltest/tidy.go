@@ -11,27 +11,27 @@ import (
 	"github.com/go-sql-driver/mysql"
 )
 
-// atOnce is how long the server may take to end the sessions that a Close has closed: less
-// than what ends one that was forgotten, its wait in the server or its wait_timeout.
+// atOnce is how long the server may take to end the sessions that a Close has closed. A session that was forgotten ends later,
+// by its wait in the server or its wait_timeout.
 const atOnce = 5 * time.Second
 
-// Tidy makes a database in which the test leaves nothing behind: no session, running
-// statement or lock, and no goroutine of the package (as stacks name it: "/mqnotify/notify."), as soon as all
-// is closed that it opened.
+// Tidy makes a database, and checks at the test's end that the test has left nothing behind: no session, running statement or
+// lock, and no goroutine of the package pkg, as stacks name it ("/mqnotify/notify."). The test must have closed all that it
+// opened.
 func (s *Server) Tidy(t *testing.T, pkg string) *mysql.Config {
 	t.Helper()
 	config := s.Database(t)
-	// A goroutine has the labels of the one that started it.
+	// A goroutine inherits the labels of the one that starts it.
 	pprof.SetGoroutineLabels(pprof.WithLabels(context.Background(), pprof.Labels("test", t.Name())))
 	t.Cleanup(func() {
-		if !t.Failed() { // a leak is a consequence of it, and would bury the cause
+		if !t.Failed() { // a leak would be a consequence of the failure and bury its cause
 			s.RequireTidy(t, config, pkg)
 		}
 	})
 	return config
 }
 
-// RequireTidy is for a database that Tidy made, when all is closed.
+// RequireTidy makes Tidy's check of a database that Tidy made. The test must have closed all that it opened.
 func (s *Server) RequireTidy(t *testing.T, config *mysql.Config, pkg string) {
 	t.Helper()
 	if err := s.Unused(t, config, atOnce); err != nil {
@@ -40,7 +40,7 @@ func (s *Server) RequireTidy(t *testing.T, config *mysql.Config, pkg string) {
 	Eventually(t, "no goroutine of the test runs", func() bool { return Goroutines(t, pkg) == "" })
 }
 
-// Goroutines are the stacks of goroutines of the package that the test started, if [Server.Tidy] labelled them.
+// Goroutines returns the stacks of the package's goroutines that the test started, if [Server.Tidy] labelled them.
 func Goroutines(t *testing.T, pkg string) string {
 	t.Helper()
 	var all bytes.Buffer

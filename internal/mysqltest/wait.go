@@ -5,20 +5,21 @@ import (
 	"time"
 )
 
-// soon is how long a test waits for what must come: less than any wait that ends by itself and would
-// hide that nothing came.
+// soon is how long a test waits for an event. It is shorter than every wait that ends by itself, because the end of such a wait
+// would hide that the event did not come.
 const soon = 40 * time.Second
 
-// later is how long Eventually waits. Many readers of one server's INNODB_TRX hold each other up for longer than soon.
+// later is how long Eventually waits. It is longer than soon because many readers of one server's INNODB_TRX delay each other
+// for longer than that.
 const later = 2 * time.Minute
 
-// Await fails the test when c is not closed in time.
+// Await waits until c is closed or has a value. It fails the test if that takes too long.
 func Await(tb testing.TB, c <-chan struct{}, what string) {
 	tb.Helper()
 	select {
 	case <-c:
 	case <-time.After(soon):
-		tb.Fatalf("%s: not after %v", what, soon)
+		tb.Fatalf("not after %v: %s", soon, what)
 	}
 }
 
@@ -29,7 +30,7 @@ func Result[T any](f func() T) <-chan T {
 	return c
 }
 
-// Receive returns the next value of c. The test fails when none comes in time.
+// Receive returns the next value of c. It fails the test if none comes in time.
 func Receive[T any](tb testing.TB, c <-chan T) (v T) {
 	tb.Helper()
 	select {
@@ -40,15 +41,15 @@ func Receive[T any](tb testing.TB, c <-chan T) (v T) {
 	return v
 }
 
-// Eventually asks again after often; later more seldom, so that the questions of many tests that wait do not keep
-// the machine busy: after a tenth of the time that it has waited, but at least after seldom.
+// Eventually checks its condition every often at first. Later it waits a tenth of the time since its start, but at most seldom,
+// so that many waiting tests do not keep the machine busy.
 const (
 	often  = 5 * time.Millisecond
 	seldom = 50 * time.Millisecond
 )
 
-// Eventually waits until the condition holds, and fails the test with what it says when that takes too long.
-// It asks on the test's own goroutine, so that the condition may fail the test as well.
+// Eventually waits until the condition holds. If that takes too long, it fails the test with a message that ends with what. It
+// calls condition on the test's own goroutine, so that condition may fail the test as well.
 func Eventually(tb testing.TB, what string, condition func() bool) {
 	tb.Helper()
 	for begun := time.Now(); !condition(); {
@@ -59,13 +60,12 @@ func Eventually(tb testing.TB, what string, condition func() bool) {
 		select {
 		case <-time.After(min(max(often, waited/10), seldom)):
 		case <-tb.Context().Done():
-			tb.Fatalf("the test has ended before: %s", what)
+			tb.Fatalf("the test has ended, but not yet: %s", what)
 		}
 	}
 }
 
-// Window lets the time pass in which a test counts or measures something. To wait for something to happen, use
-// [Eventually].
+// Window waits for d, the time in which a test counts or measures something. To wait for an event, use [Eventually].
 func Window(tb testing.TB, d time.Duration) {
 	tb.Helper()
 	timer := time.NewTimer(d)
