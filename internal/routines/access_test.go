@@ -13,7 +13,7 @@ import (
 	"github.com/mqnotify/mqnotify/internal/routines"
 )
 
-// refused checks the SQLSTATE of a call, and that its message names a word.
+// refused checks that a call failed with this SQLSTATE, and that the message contains the word.
 func refused(t *testing.T, err error, state, word string) {
 	t.Helper()
 	var failed *mysql.MySQLError
@@ -65,7 +65,7 @@ func TestArguments(t *testing.T) {
 		} {
 			for _, caller := range callers {
 				_, err := caller.ExecContext(t.Context(), "CALL "+c.call)
-				if c.state == "" && caller == callers[0] { // each server has a state of its own
+				if c.state == "" && caller == callers[0] { // the state differs between servers
 					require.ErrorContains(t, err, c.word, c.call)
 				}
 				if c.state != "" {
@@ -79,7 +79,7 @@ func TestArguments(t *testing.T) {
 	})
 }
 
-// An account sees through the procedures what it may read itself.
+// Through the procedures an account can do only what its own privileges allow.
 func TestAccounts(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s, "orders", "secret")
@@ -98,7 +98,7 @@ func TestAccounts(t *testing.T) {
 			_, err := caller.ExecContext(t.Context(), "CALL "+call)
 			refused(t, err, "42000", "denied")
 		}
-		// Without the procedure that counts triggers a wait polls.
+		// A wait polls if the account may not execute the procedure that counts triggers.
 		poor := connect(t, open(t, s.User(t, config, "SELECT ON `"+config.DBName+"`.orders", on(routines.Wait), on(routines.WaitFor))))
 		result := poor.waits(t, db, "orders", 1, 60)
 		mysqltest.Exec(t, db.Pool(), "INSERT INTO orders (payload) VALUES ('x')")
@@ -106,7 +106,7 @@ func TestAccounts(t *testing.T) {
 	})
 }
 
-// The caller's sql_mode and character set make no difference.
+// The procedures work under every sql_mode, character set and isolation level of the caller.
 func TestModes(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s, `o"r'd\`+"`ers")
@@ -131,7 +131,7 @@ func TestModes(t *testing.T) {
 	})
 }
 
-// No name is taken for SQL.
+// No name is run as SQL.
 func TestNames(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		_, db := database(t, s, "orders")

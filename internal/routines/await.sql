@@ -1,6 +1,6 @@
--- Waits until a query returns a number, or for so many seconds, and returns the number, as value: NULL if the time is over. The
--- query reads one table, such as SELECT MAX(id) FROM jobs WHERE reserved_at IS NULL, and is asked again at each INSERT into it.
--- It runs with the caller's rights, as the whole procedure does.
+-- Waits until a query returns a number, or until the time (in seconds) is over. It returns the number as value, or NULL if the
+-- time is over. The query reads one table, such as SELECT MAX(id) FROM jobs WHERE reserved_at IS NULL, and is repeated at every
+-- INSERT into this table. It runs with the privileges of the caller, as the whole procedure does.
 CREATE PROCEDURE mqnotify_await(topic TEXT CHARACTER SET utf8mb4, query LONGTEXT CHARACTER SET utf8mb4, seconds DECIMAL(12, 3))
 SQL SECURITY INVOKER
 BEGIN

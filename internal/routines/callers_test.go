@@ -17,7 +17,7 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// Callers that wait cost the server nothing while a process leads.
+// While a process leads, the server runs no statements for callers that wait.
 func TestIdleCallers(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		s = s.Start(t)
@@ -34,13 +34,13 @@ func TestIdleCallers(t *testing.T) {
 				mysqltest.WaitsForLock) == callers+1
 		})
 		own := statements()
-		own = statements() - own                                                    // the question itself
-		mysqltest.Eventually(t, "a window in which they ask nothing", func() bool { // all are woken about once a minute
+		own = statements() - own                                                            // of the queries for the counters
+		mysqltest.Eventually(t, "a window without statements of the callers", func() bool { // the leader wakes all about once a minute
 			before, begun := statements(), time.Now()
 			mysqltest.Window(t, 2*time.Second)
 			sent := statements() - before - own
 			t.Logf("%s: %d statements in %v by %d callers and the leader's process", s.Name(), sent, time.Since(begun), callers)
-			return sent <= 2*2 // the leader's process may send one a second, which counts twice
+			return sent <= 2*2 // the leader's process may send one statement a second, which counts twice
 		})
 		mysqltest.Exec(t, db.Pool(), "INSERT INTO orders (payload) VALUES ('x')")
 		for _, result := range results {
@@ -49,14 +49,14 @@ func TestIdleCallers(t *testing.T) {
 	})
 }
 
-// counted is a counter of the server's.
+// counted returns a status counter of the server.
 func counted(tb testing.TB, db *notify.DB, name string) (n int) {
 	tb.Helper()
 	require.NoError(tb, db.Pool().QueryRowContext(tb.Context(), "SHOW GLOBAL STATUS LIKE '"+name+"'").Scan(&name, &n))
 	return n
 }
 
-// Without a leader a caller reads the table once a second after a few seconds, and more often before.
+// Without a leader a caller reads the table often at first, and once a second after a few seconds.
 func TestPollingCallers(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		s = s.Start(t)
@@ -113,7 +113,8 @@ func TestWokenSoon(t *testing.T) {
 	})
 }
 
-// Rows of a table without a trigger are found by polling, and a caller that waits when the trigger goes learns of that.
+// Without a wake trigger a caller finds rows by polling. A caller that waits while the trigger is removed learns of the
+// removal.
 func TestWithoutTrigger(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s, "orders")
@@ -133,7 +134,7 @@ func TestWithoutTrigger(t *testing.T) {
 	})
 }
 
-// A caller that is killed gets the server's error, and its connection is as it was.
+// A KILL QUERY ends a caller's wait with the server's error. The session then holds no lock and has its own isolation level.
 func TestCallerIsKilled(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		for _, leader := range []bool{true, false} {
@@ -151,7 +152,7 @@ func TestCallerIsKilled(t *testing.T) {
 			refused(t, failed, "70100", "interrupted")
 			require.Zero(t, mysqltest.Value[int](t, caller, "SELECT RELEASE_ALL_LOCKS()"))
 			writer := connect(t, db, "START TRANSACTION", "INSERT INTO orders (payload) VALUES ('x')")
-			require.Zero(t, mysqltest.Value[int](t, caller, "SELECT COUNT(*) FROM orders"), "it reads what is committed")
+			require.Zero(t, mysqltest.Value[int](t, caller, "SELECT COUNT(*) FROM orders"), "the session reads only committed rows")
 			mysqltest.Exec(t, writer, "COMMIT")
 			head, err := caller.head(t.Context(), "orders", 0, 60)
 			require.NoError(t, err)
@@ -160,7 +161,7 @@ func TestCallerIsKilled(t *testing.T) {
 	})
 }
 
-// A caller whose client dies is gone soon after, or, where it polls, at the end of its wait.
+// When the client of a caller dies, the session ends soon after, or, if the caller polls, at the end of its wait.
 func TestCallerDies(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		for _, leader := range []bool{true, false} {
@@ -186,7 +187,7 @@ func TestCallerDies(t *testing.T) {
 	})
 }
 
-// A caller that holds advisory locks of its own keeps them.
+// A wait keeps the advisory locks that the caller holds.
 func TestLocksOfTheCaller(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s, "orders")

@@ -1,5 +1,5 @@
--- Counts the triggers that wake those who wait for rows of a table, for accounts that may not see triggers: it runs with the
--- rights of the account that made it, as the triggers do. A server that is read-only has none: its writers are elsewhere.
+-- Counts the table's triggers that wake listeners. Accounts that may not see triggers call it: it runs with the privileges of
+-- the account that made it, as the triggers do. On a read-only server it returns 0, because the writers are on other servers.
 CREATE PROCEDURE mqnotify_count_triggers(topic VARCHAR(64) CHARACTER SET utf8mb4, OUT triggers INT)
 SQL SECURITY DEFINER
 READS SQL DATA

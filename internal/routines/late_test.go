@@ -14,13 +14,13 @@ import (
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 )
 
-// sighting is an id and when it was committed, or seen by a caller.
+// sighting is the id of a row, and the time when it was committed or when a caller saw it.
 type sighting struct {
 	id uint64
 	at time.Time
 }
 
-// Callers see each row soon after its commit, while writers are slow or roll back and one leader follows another.
+// Callers see every row soon after its commit, while writers are slow or roll back and the leader changes again and again.
 func TestNoCallIsLate(t *testing.T) {
 	const writers, callers = 3, 2
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
@@ -111,8 +111,8 @@ func TestNoCallIsLate(t *testing.T) {
 	})
 }
 
-// Callers see each row that comes alone, at any moment, also while one leader follows another. A hint that was lost would show: the next
-// row comes only when they have seen this one, and their waits last a minute.
+// Callers soon see every row that is inserted alone at a random moment, even while the leader changes. The test shows a lost
+// hint, because the next row is inserted only after the callers have seen this one, and their waits last a minute.
 func TestNoLoneRowIsLate(t *testing.T) {
 	const callers = 2
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {

@@ -1,7 +1,7 @@
--- Waits for a notification of the name with a larger id than after_id, or for so many seconds, and returns one row: the
--- notification's id, payload and time. When the time is over, the payload is NULL. The id is for the next call. An after_id
--- of NULL means the notifications that are sent from now on. They come in the order of their ids: one whose transaction is
--- open holds up those after it.
+-- Waits for a notification of the name with an id larger than after_id, or until the time (in seconds) is over. It returns one
+-- row: the notification's id, payload and time. If the time is over, the payload is NULL. The caller passes the id to the next
+-- call. If after_id is NULL, the procedure waits for notifications that are sent from now on. They come in the order of their
+-- ids: a notification whose transaction is open holds up the later ones.
 CREATE PROCEDURE mqnotify_listen(name TEXT CHARACTER SET utf8mb4, after_id DECIMAL(20), seconds DECIMAL(12, 3))
 SQL SECURITY INVOKER
 BEGIN
@@ -23,7 +23,7 @@ BEGIN
     DECLARE CONTINUE HANDLER FOR NOT FOUND BEGIN END;
     SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
     SELECT n.payload, n.created_at INTO data, sent FROM mqnotify_notification n WHERE n.id = @mqnotify_found;
-    -- Without autocommit, the read has begun a transaction.
+    -- Without autocommit, the read has begun a transaction, which this ends.
     COMMIT AND NO CHAIN NO RELEASE;
     SELECT COALESCE(@mqnotify_found, after_id) AS id, data AS payload, sent AS created_at;
   END;

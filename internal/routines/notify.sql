@@ -1,5 +1,5 @@
--- Sends a notification to those that listen to the name, inside the caller's transaction, and returns its id. The payload
--- has at most 8000 bytes.
+-- Sends a notification to the listeners of the name, inside the transaction of the caller, and returns its id. The payload has
+-- at most 8000 bytes.
 CREATE PROCEDURE mqnotify_notify(name TEXT CHARACTER SET utf8mb4, payload LONGBLOB)
 SQL SECURITY INVOKER
 MODIFIES SQL DATA

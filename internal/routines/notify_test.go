@@ -32,8 +32,8 @@ func (s session) listen(ctx context.Context, name string, after, seconds any) (n
 	return n, err
 }
 
-// Notifications come in the order of their ids: one whose transaction is open holds up those after it, and those of other
-// names do not.
+// mqnotify_listen returns notifications in the order of their ids. A notification whose transaction is open holds up the later
+// ones of its name, and none of other names.
 func TestListen(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		for _, autocommit := range []string{"1", "0"} {
@@ -42,7 +42,7 @@ func TestListen(t *testing.T) {
 			caller := connect(t, db, "SET autocommit = "+autocommit)
 			n, err := caller.listen(t.Context(), "reload", nil, 0)
 			require.NoError(t, err)
-			require.Equal(t, notification{1, "none"}, n, "the time is over")
+			require.Equal(t, notification{1, "none"}, n, "the wait has timed out")
 			n, err = caller.listen(t.Context(), "reload", 7, 0.1)
 			require.NoError(t, err)
 			require.Equal(t, notification{7, "none"}, n)
@@ -58,7 +58,7 @@ func TestListen(t *testing.T) {
 			late := connect(t, db, "START TRANSACTION", "CALL mqnotify_notify('reload', 'late')")
 			mysqltest.Exec(t, db.Pool(), "CALL mqnotify_notify('reload', 'v42')")
 			mysqltest.Window(t, 300*time.Millisecond)
-			require.Empty(t, got, "the one before it is not committed")
+			require.Empty(t, got, "the earlier notification is not committed")
 			mysqltest.Exec(t, late, "COMMIT")
 			require.Nil(t, mysqltest.Receive(t, got))
 			n, err = caller.listen(t.Context(), "reload", 3, 0)
@@ -76,7 +76,7 @@ func check(got, want notification) error {
 	return nil
 }
 
-// A notification by mqnotify_notify wakes a listener in Go, and one by Go wakes mqnotify_listen.
+// A notification of mqnotify_notify wakes a listener in Go, and one sent by Go wakes mqnotify_listen.
 func TestNotify(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s)
@@ -100,7 +100,7 @@ func TestNotify(t *testing.T) {
 	})
 }
 
-// A message of mqnotify_publish is one of the transaction that calls it, and a consumer in Go reads it.
+// A message of mqnotify_publish belongs to the caller's transaction, and a consumer in Go reads it.
 func TestPublish(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		_, db := database(t, s, "orders")

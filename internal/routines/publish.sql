@@ -1,4 +1,5 @@
--- Puts a message into the topic, inside the caller's transaction, and returns its id. headers is a JSON object of texts, or NULL.
+-- Inserts a message into the topic, inside the transaction of the caller, and returns its id. headers is a JSON object whose
+-- values are strings, or NULL.
 CREATE PROCEDURE mqnotify_publish(topic TEXT CHARACTER SET utf8mb4, headers JSON, payload LONGBLOB)
 SQL SECURITY INVOKER
 BEGIN

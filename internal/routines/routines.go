@@ -1,8 +1,8 @@
 // Package routines holds the procedures by which programs in any language wait, publish, listen and notify in plain SQL.
 // `mqnotify init` makes them; docs/guide/languages.md describes them for users.
 //
-// They run with the rights of the account that calls them, so that they give nobody access to a table. mqnotify_count_triggers
-// alone runs with the rights of the account that made it: it counts triggers and shows nothing else.
+// They run with the privileges of the account that calls them, so that they give no account access to a table. Only
+// mqnotify_count_triggers runs with the privileges of the account that made it: it counts triggers and shows nothing else.
 package routines
 
 import (
@@ -22,7 +22,7 @@ const (
 	Notify  = "mqnotify_notify"
 )
 
-// The procedures that Wait, Await and Listen call: who may execute those needs EXECUTE on these, too.
+// The procedures that Wait, Await and Listen call. A caller of these three needs EXECUTE on them as well.
 const (
 	WaitFor       = "mqnotify_wait_for"
 	CountTriggers = "mqnotify_count_triggers"
@@ -31,8 +31,9 @@ const (
 //go:embed *.sql
 var files embed.FS
 
-// Public are the procedures that programs of other languages call, and those that these call. Their parameters have wide types, and they check
-// the lengths: the server makes arguments fit under the caller's sql_mode, which may cut them without an error.
+// Public returns the procedures that programs of other languages call, and those that these call. Their parameters have wide
+// types, and the procedures check the lengths, because the server converts arguments under the caller's sql_mode, which may cut
+// them without an error.
 func Public(database string) []waiting.Routine {
 	var all []waiting.Routine
 	for _, name := range []string{CountTriggers, WaitFor, Wait, Await, Publish, Listen, Notify} {
@@ -45,7 +46,7 @@ func Public(database string) []waiting.Routine {
 	return all
 }
 
-// All are the procedures that `mqnotify init` makes in a database.
+// All returns the procedures that `mqnotify init` makes in a database.
 func All(database string) []waiting.Routine {
 	all := append(waiting.Routines(database), waiting.Routine{Name: schema.OpenWritersRoutine, Statement: schema.OpenWriters()})
 	return append(all, Public(database)...)

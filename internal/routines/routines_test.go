@@ -24,7 +24,7 @@ import (
 
 func TestMain(m *testing.M) { mysqltest.Main(m) }
 
-// database is a database with topics, their triggers and the procedures.
+// database makes a database with topics, their wake triggers and the procedures.
 func database(tb testing.TB, s *mysqltest.Server, topics ...string) (*mysql.Config, *notify.DB) {
 	tb.Helper()
 	config := s.Database(tb)
@@ -43,7 +43,7 @@ func open(tb testing.TB, config *mysql.Config) *notify.DB {
 	return db
 }
 
-// session is a connection of its own, as a program in another language has one.
+// session is a connection of its own. It stands for a program in another language.
 type session struct {
 	*sql.Conn
 	id uint64
@@ -53,7 +53,7 @@ func connect(tb testing.TB, db *notify.DB, statements ...string) session {
 	tb.Helper()
 	conn, err := db.Pool().DB.Conn(tb.Context())
 	require.NoError(tb, err)
-	tb.Cleanup(func() { // not back into the pool: it has other variables
+	tb.Cleanup(func() { // the pool must not use it again, because its variables are changed
 		_ = conn.Raw(func(any) error { return errors.New("done") })
 		_ = conn.Close()
 	})
@@ -69,7 +69,7 @@ func (s session) head(ctx context.Context, topic, after, seconds any) (head sql.
 	return head, err
 }
 
-// waits has a session wait, and returns what the wait gives.
+// waits starts a wait in the session and returns when the session waits. The channel gets the result.
 func (s session) waits(tb testing.TB, db *notify.DB, topic string, after uint64, seconds int) <-chan any {
 	tb.Helper()
 	result := mysqltest.Result(func() any {
@@ -86,10 +86,10 @@ func (s session) waits(tb testing.TB, db *notify.DB, topic string, after uint64,
 	return result
 }
 
-// lead has a process listen on the database, whose session leads, and waits until it does.
+// lead starts a consumer, and returns when a session of it leads.
 func lead(tb testing.TB, config *mysql.Config, topic string) (stop func()) {
 	tb.Helper()
-	db, err := notify.OpenConfig(config) // closed with the leader, because some tests have hundreds
+	db, err := notify.OpenConfig(config) // closed by stop, because some tests start hundreds of leaders
 	require.NoError(tb, err)
 	c, err := consumer.New(db, topic, consumer.Options{Logger: mysqltest.Logger(tb, slog.LevelWarn)})
 	require.NoError(tb, err)
@@ -109,7 +109,7 @@ func lead(tb testing.TB, config *mysql.Config, topic string) (stop func()) {
 	return stop
 }
 
-// value is what a wait that found a row gives.
+// value is the result of a wait that found this id.
 func value(id uint64) sql.Null[uint64] { return sql.Null[uint64]{V: id, Valid: true} }
 
 func TestWait(t *testing.T) {
@@ -132,18 +132,18 @@ func TestWait(t *testing.T) {
 						require.Equal(t, value(id+1), mysqltest.Receive(t, result))
 						head, err = caller.head(t.Context(), "größe`it's", 0, 0)
 						require.NoError(t, err)
-						require.Equal(t, value(id+1), head, "a row that is there")
+						require.Equal(t, value(id+1), head, "the row was there before the call")
 					}
 					head, err = caller.head(t.Context(), "größe`it's", 3, 0.1)
 					require.NoError(t, err)
-					require.False(t, head.Valid, "the time is over")
+					require.False(t, head.Valid, "the wait has timed out")
 				})
 			}
 		}
 	})
 }
 
-// A wait ends with the commit, and not before.
+// A commit ends a wait. An uncommitted row and a rollback do not.
 func TestWaitForACommit(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s, "orders")
@@ -171,7 +171,7 @@ func TestWaitForACommit(t *testing.T) {
 	})
 }
 
-// A query is asked again at each INSERT, and what is committed counts.
+// mqnotify_await repeats its query at every INSERT, and only committed rows count.
 func TestAwait(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s, "orders")
@@ -196,8 +196,8 @@ func TestAwait(t *testing.T) {
 	})
 }
 
-// In a transaction, whose reads may be of its beginning, a wait fails at once. What the transaction did is neither
-// committed nor lost.
+// A wait in an open transaction fails at once, because the transaction may not see later rows. The changes of the transaction
+// are neither committed nor lost.
 func TestWaitInATransaction(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		_, db := database(t, s, "orders")
@@ -215,8 +215,8 @@ func TestWaitInATransaction(t *testing.T) {
 	})
 }
 
-// A session has no open transaction after a wait, nor after one that failed, and no isolation level but its own. Whatever
-// that is, what is not committed does not end the wait.
+// After a wait, also one that failed, the session has no open transaction and its own isolation level. At every isolation
+// level, an uncommitted row does not end the wait.
 func TestNothingIsLeftOpen(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s, "orders")
@@ -238,7 +238,7 @@ func TestNothingIsLeftOpen(t *testing.T) {
 				}
 				caller = connect(t, db, statements...)
 				_, _ = caller.ExecContext(t.Context(), "CALL "+call)
-				mysqltest.Exec(t, caller, "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ") // an error in a transaction
+				mysqltest.Exec(t, caller, "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ") // fails in an open transaction
 			}
 			head, err := connect(t, db, "SET autocommit = 0", "SET "+set).head(t.Context(), "orders", 1, 1.2)
 			require.NoError(t, err)
@@ -252,6 +252,6 @@ func TestNothingIsLeftOpen(t *testing.T) {
 		count := func() int { return mysqltest.Value[int](t, caller, "SELECT COUNT(*) FROM orders") }
 		require.Equal(t, 1, count())
 		mysqltest.Exec(t, db.Pool(), "INSERT INTO orders (payload) VALUES ('x')")
-		require.Equal(t, 1, count(), "REPEATABLE READ, as before")
+		require.Equal(t, 1, count(), "the session still reads with REPEATABLE READ")
 	})
 }

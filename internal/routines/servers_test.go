@@ -8,7 +8,7 @@ import (
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 )
 
-// The procedures work on servers with other settings: names in lower case, and a binary log of statements.
+// The procedures work on a server that has table names in lower case and a binary log of statements.
 func TestSettings(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		const topic = "Orders"
@@ -26,7 +26,7 @@ func TestSettings(t *testing.T) {
 	})
 }
 
-// On a server that is read-only the procedures that write fail, and those that wait read the rows that replication brings.
+// On a read-only server the procedures that write fail. Those that wait find the rows that replication brings.
 func TestReadOnly(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		s = s.Start(t)
@@ -41,13 +41,13 @@ func TestReadOnly(t *testing.T) {
 		}
 		result := caller.waits(t, db, "orders", 0, 60)
 		mysqltest.AwaitState(t, db.Pool(), caller.id, "User sleep")
-		mysqltest.Exec(t, admin, "INSERT INTO orders (payload) VALUES ('x')") // an administrator may, as replication does
+		mysqltest.Exec(t, admin, "INSERT INTO orders (payload) VALUES ('x')") // root can write, as replication does
 		require.Equal(t, value(1), mysqltest.Receive(t, result))
 	})
 }
 
-// On a replica the procedures of its source wait for the rows that replication brings, and those that write fail if it is
-// read-only. What the source's procedures write arrives there once.
+// On a replica, the procedures that wait find the rows that replication brings, and those that write fail if the replica is
+// read-only. The rows that the procedures write on the source arrive on the replica once.
 func TestReplica(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		source, replica := s.Replica(t)
@@ -55,7 +55,7 @@ func TestReplica(t *testing.T) {
 		there := config.Clone()
 		there.Addr = replica.Addr()
 		admin := open(t, there)
-		mysqltest.Eventually(t, "the procedures are there", func() bool {
+		mysqltest.Eventually(t, "the replica has the procedures", func() bool {
 			_, err := admin.Pool().ExecContext(t.Context(), "CALL mqnotify_wait('orders', 0, 0)")
 			return err == nil
 		})

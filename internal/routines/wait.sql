@@ -1,5 +1,5 @@
--- Waits until a row with a larger id than after_id is committed, or for so many seconds, and returns the largest id of the
--- table, as head: NULL if none is larger. The table has a column id that grows.
+-- Waits until a row with an id larger than after_id is committed, or until the time (in seconds) is over. It returns the
+-- largest id of the table as head, or NULL if none is larger than after_id. The table needs a column id whose values grow.
 CREATE PROCEDURE mqnotify_wait(topic TEXT CHARACTER SET utf8mb4, after_id DECIMAL(20), seconds DECIMAL(12, 3))
 SQL SECURITY INVOKER
 BEGIN

@@ -1,9 +1,10 @@
--- Waits until the query in @mqnotify_read returns a number of a committed row, or until a moment (UTC). It leaves the number,
--- or NULL, in @mqnotify_found. It waits for the commit of a row with a smaller number, too. Both are user variables, because
--- PREPARE takes no others. The other procedures call it.
+-- Waits until the query in @mqnotify_read returns a number from committed rows, or until the given time (UTC). It leaves the
+-- number, or NULL, in @mqnotify_found. If an uncommitted row would make the number smaller, it waits for the end of that
+-- transaction first. These are user variables, because prepared statements can use no local variables. The other procedures
+-- call this one.
 --
--- It takes part in the waiting of mqnotify's processes as one that follows and never leads: the source's internal/waiting
--- tells how they wait. Without a leader or a wake trigger it polls, in the end once a second.
+-- It waits at the gate of mqnotify's processes, as a follower that never leads. The package internal/waiting of the source
+-- explains the protocol. Without a leader or a wake trigger it polls, after some seconds once a second.
 CREATE PROCEDURE mqnotify_wait_for(topic VARCHAR(64) CHARACTER SET utf8mb4, until DATETIME(6))
 SQL SECURITY INVOKER
 BEGIN
@@ -16,19 +17,20 @@ BEGIN
   DECLARE remaining, elapsed DECIMAL(20, 6);
   DECLARE EXIT HANDLER FOR 1568
     SIGNAL SQLSTATE '25001' SET MESSAGE_TEXT = 'mqnotify: this session has an open transaction, which may not see later rows: COMMIT before you wait';
-  -- It fails in a transaction.
+  -- The next statement fails in an open transaction, with error 1568.
   SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
   BEGIN
     DECLARE EXIT HANDLER FOR SQLEXCEPTION
     BEGIN
-      -- Then the isolation level is the session's again.
+      -- The COMMIT restores the isolation level of the session.
       COMMIT AND NO CHAIN NO RELEASE;
       RESIGNAL;
     END;
     PREPARE mqnotify_read FROM @mqnotify_read;
     SET began_at = UTC_TIMESTAMP(6);
     waiting: LOOP
-      -- First the phase to wait for. It must not be known for longer than 200 ms then: a leader takes its name again after 255.
+      -- First, find the phase to wait for. The wait below needs one that was seen within 200 ms, because a leader uses the name
+      -- of a phase again after 255 other phases.
       SET leader = IF(triggers > 0, IS_USED_LOCK(CONCAT(gate, 'leader')), NULL);
       IF leader IS NULL THEN
         SET phase = NULL;
@@ -40,8 +42,8 @@ BEGIN
         END IF;
       END IF;
       SET wakeable = phase IS NOT NULL AND IS_USED_LOCK(CONCAT(gate, 'wake')) <=> leader;
-      -- Then the rows: the committed ones, and after them those of open transactions. Without autocommit, a read has begun a
-      -- transaction.
+      -- Then read the committed rows, and after them those of open transactions. Without autocommit, every read begins a
+      -- transaction, which the COMMIT ends.
       COMMIT AND NO CHAIN NO RELEASE;
       SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
       EXECUTE mqnotify_read;
@@ -63,23 +65,24 @@ BEGIN
       IF triggers IS NULL OR doubted AND asked_at < UTC_TIMESTAMP(6) - INTERVAL 2 SECOND THEN
         SET triggers = 0, doubted = FALSE, asked_at = UTC_TIMESTAMP(6);
         BEGIN
-          -- The procedure is not there, or not for this account.
+          -- The procedure does not exist, or the account may not execute it.
           DECLARE CONTINUE HANDLER FOR 1305, 1370 BEGIN END;
           CALL mqnotify_count_triggers(topic, triggers);
         END;
         ITERATE waiting;
       END IF;
-      -- Last the wait. A hint without a row may be the news that the trigger is gone.
+      -- Then wait. A hint without a row may mean that the trigger was removed, so the triggers are counted again after it.
       IF wakeable AND NOT above AND remaining >= 1 AND known_at > UTC_TIMESTAMP(6) - INTERVAL 200000 MICROSECOND THEN
         SET began_at = UTC_TIMESTAMP(6), longest = FLOOR(LEAST(remaining, IF(doubted, 2, {longest})));
         BEGIN
-          -- A deadlock with the caller's own locks.
+          -- The wait would cause a deadlock with locks of the caller.
           DECLARE CONTINUE HANDLER FOR 1213, 3058 SET passed = -1;
-          -- One expression, so that no KILL comes between the two.
+          -- This is one expression, so that no KILL comes between taking and releasing the lock.
           SET passed = CASE GET_LOCK(CONCAT(gate, leader, ':', phase), longest)
             WHEN 1 THEN RELEASE_LOCK(CONCAT(gate, leader, ':', phase)) WHEN 0 THEN 0 END;
         END;
-        -- A KILL, or the client is gone. MySQL makes them errors; MariaDB returns NULL for a KILL, and 0, too early, for the other.
+        -- These values mean a KILL, or that the client is gone. MySQL raises an error for both. MariaDB returns NULL for a
+        -- KILL, and returns 0 too early if the client is gone.
         IF passed IS NULL OR passed = 0 AND TIMESTAMPDIFF(SECOND, began_at, UTC_TIMESTAMP(6)) < longest - 1 OR passed = -1 AND SLEEP(0.1) <> 0 THEN
           SIGNAL SQLSTATE '70100' SET MYSQL_ERRNO = 1317, MESSAGE_TEXT = 'Query execution was interrupted';
         END IF;
@@ -90,7 +93,7 @@ BEGIN
         END IF;
       ELSE
         SET elapsed = TIMESTAMPDIFF(MICROSECOND, began_at, UTC_TIMESTAMP(6)) / 1000000;
-        -- DO would ignore a KILL.
+        -- SLEEP in a DO statement would ignore a KILL.
         SET passed = SLEEP(LEAST(remaining, IF(phase IS NULL OR elapsed > 4, 1, 0.1), GREATEST(0.0002, elapsed / 4)));
       END IF;
     END LOOP;
