@@ -1,4 +1,4 @@
-// Package packaging checks what packs mqnotify, without a container engine and without root.
+// Package packaging checks the files that package mqnotify. It needs no container engine and no root.
 package packaging
 
 import (
@@ -27,8 +27,8 @@ func read(t *testing.T, name string) string {
 	return string(text)
 }
 
-// Goreleaser's own reader takes the configuration, which it refuses for a field that it does not
-// know; and what goes into the archives and packages is there, or made before.
+// GoReleaser's own reader accepts the configuration. It refuses fields that it does not know. Every file that goes into the
+// archives and packages exists, or a hook makes it.
 func TestGoreleaser(t *testing.T) {
 	project, err := config.Load(filepath.Join(root, ".goreleaser.yaml"))
 	if err != nil {
@@ -38,7 +38,7 @@ func TestGoreleaser(t *testing.T) {
 	there := func(pattern string) {
 		t.Helper()
 		if found, _ := filepath.Glob(filepath.Join(root, pattern)); len(found) == 0 && !strings.Contains(made, filepath.Dir(pattern)) {
-			t.Errorf("%s: neither there nor made by a hook", pattern)
+			t.Errorf("%s: does not exist, and no hook makes it", pattern)
 		}
 	}
 	if len(project.Builds) != 1 || len(project.Archives) != 1 || len(project.NFPMs) != 1 {
@@ -51,12 +51,12 @@ func TestGoreleaser(t *testing.T) {
 	for _, content := range project.NFPMs[0].Contents {
 		there(content.Source)
 		if !filepath.IsAbs(content.Destination) {
-			t.Errorf("%s goes to %s", content.Source, content.Destination)
+			t.Errorf("%s goes to %s, which is no absolute path", content.Source, content.Destination)
 		}
 	}
 }
 
-// systemd understands all of the unit. It says what it ignores, and ends with 0 all the same.
+// systemd understands every line of the unit. It prints what it ignores and still exits with 0, so the output must be empty.
 func TestUnit(t *testing.T) {
 	const installed = "/usr/bin/mqnotify"
 	analyze, err := exec.LookPath("systemd-analyze")
@@ -65,9 +65,9 @@ func TestUnit(t *testing.T) {
 	}
 	unit := read(t, "packaging/mqnotify@.service")
 	if !strings.Contains(unit, "ExecStart="+installed+" ") {
-		t.Errorf("the packages have %s", installed)
+		t.Errorf("the unit does not start %s, which the packages install", installed)
 	}
-	program, err := os.Executable() // any
+	program, err := os.Executable() // any program that exists
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -86,7 +86,7 @@ func TestUnit(t *testing.T) {
 	}
 }
 
-// The hook of a release makes an SBOM that has the program's modules and not those of the demo's engine.
+// A release's hook makes an SBOM with the modules of the program and not those of the demo's engine.
 func TestSBOM(t *testing.T) {
 	project, err := config.Load(filepath.Join(root, ".goreleaser.yaml"))
 	if err != nil {
@@ -95,7 +95,7 @@ func TestSBOM(t *testing.T) {
 	const file = "packaging/mqnotify.cdx.json"
 	for _, extra := range [][]config.ExtraFile{project.Checksum.ExtraFiles, project.Release.ExtraFiles} {
 		if len(extra) != 1 || extra[0].Glob != file {
-			t.Errorf("the release has %v", extra)
+			t.Errorf("the release has the extra files %v", extra)
 		}
 	}
 	hook := slices.IndexFunc(project.Before.Hooks, func(hook string) bool { return strings.Contains(hook, " "+file+" ") })
@@ -124,11 +124,11 @@ func TestSBOM(t *testing.T) {
 		has[c.Name] = c.Version
 	}
 	if has["github.com/go-sql-driver/mysql"] == "" || has["github.com/dolthub/go-mysql-server"] != "" {
-		t.Error(has)
+		t.Error("the modules in the SBOM are", has)
 	}
 }
 
-// A release's checksums are signed with a key that needs no account, and what is changed after that does not verify.
+// The checksums of a release are signed with an SSH key, which needs no account. Changed checksums do not verify.
 func TestSigning(t *testing.T) {
 	program, err := exec.LookPath("ssh-keygen")
 	if err != nil {
@@ -176,12 +176,12 @@ func TestSigning(t *testing.T) {
 		t.Error(err)
 	}
 	if run("another "+sums, verify...) == nil {
-		t.Error("what was changed verifies")
+		t.Error("changed checksums verify")
 	}
 }
 
-// The image's Go is new enough for the module, and what is built is what is copied and started.
-// The long form builds it: a program that needs no library, as an image without any wants.
+// The image's Go is new enough for the module, and the image starts the program that it builds and copies. The long form builds
+// this program, which must need no shared library, because the image has none.
 func TestDockerfile(t *testing.T) {
 	file := read(t, "Dockerfile")
 	match := func(pattern, text string) string {
@@ -194,7 +194,7 @@ func TestDockerfile(t *testing.T) {
 	}
 	image, wanted := match(`^FROM golang:(\S+) AS build$`, file), match(`^go (\S+)$`, read(t, "go.mod"))
 	if version.Compare("go"+image, version.Lang("go"+wanted)) < 0 {
-		t.Errorf("golang:%s builds a module of Go %s", image, wanted)
+		t.Errorf("golang:%s is too old for a module of Go %s", image, wanted)
 	}
 	build := match(`^RUN (CGO_ENABLED=0 go build .*)$`, file)
 	program := match(` -o (\S+) `, build)
@@ -202,12 +202,12 @@ func TestDockerfile(t *testing.T) {
 		t.Errorf("%s is built, and %s copied", program, copied)
 	}
 	if started := match(`^ENTRYPOINT \["(.*)"\]$`, file); started != match(`^COPY --from=build /mq\S+ (\S+)$`, file) {
-		t.Errorf("%s is started", started)
+		t.Errorf("the image starts %s, which it does not copy", started)
 	}
 	match(`^(FROM scratch)$`, file)
 	match(`^USER ([1-9]\d*:[1-9]\d*)$`, file) // not root
 	if os.Getenv("MQNOTIFY_LONG") == "" {
-		t.Skip("the long form builds it: ./test --long")
+		t.Skip("only the long form builds the program: ./test --long")
 	}
 	built := filepath.Join(t.TempDir(), "mqnotify")
 	command := exec.CommandContext(t.Context(), "sh", "-c", strings.Replace(build, program, built, 1)) //nolint:gosec // the project's own
@@ -218,12 +218,12 @@ func TestDockerfile(t *testing.T) {
 	}
 	binary, err := elf.Open(built)
 	if err != nil {
-		t.Skip("no Linux")
+		t.Skip("the program is not for Linux")
 	}
 	defer binary.Close()
 	for _, part := range binary.Progs {
 		if part.Type == elf.PT_INTERP {
-			t.Error("it needs shared libraries")
+			t.Error("the program needs shared libraries")
 		}
 	}
 	if said, err := exec.CommandContext(t.Context(), built, "--version").CombinedOutput(); err != nil || !strings.Contains(string(said), "v1.2.3-image go") {

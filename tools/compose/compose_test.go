@@ -1,4 +1,4 @@
-// Package compose checks docker-compose.yml with Compose's own parser: no container engine is needed.
+// Package compose checks docker-compose.yml with Compose's own parser. It needs no container engine.
 package compose
 
 import (
@@ -29,8 +29,8 @@ func load(t *testing.T) *types.Project {
 	return project
 }
 
-// Every service is a released server with a health check, and the account that its script makes is the one
-// that the check logs in with.
+// Every service runs a released server and has a health check. The check logs in with the account that the service's script
+// makes.
 func TestServices(t *testing.T) {
 	project := load(t)
 	images := map[string]string{"mysql84": "mysql:8.4", "mysql9": "mysql:9", "mariadb118": "mariadb:11.8"}
@@ -68,8 +68,7 @@ func TestServices(t *testing.T) {
 	}
 }
 
-// Every service has a port of its own, on the loopback address alone, which the file's comments and the page
-// name in a DSN.
+// Every service has a port of its own, on the loopback address only. The comments of the file and the page name it in a DSN.
 func TestPorts(t *testing.T) {
 	texts := map[string]string{}
 	for _, path := range []string{file, page} {
@@ -87,7 +86,7 @@ func TestPorts(t *testing.T) {
 		}
 		port := service.Ports[0]
 		if port.HostIP != "127.0.0.1" || port.Target != 3306 {
-			t.Errorf("%s: %s:%s to %d is not a loopback port to the server's", name, port.HostIP, port.Published, port.Target)
+			t.Errorf("%s: %s:%s to %d is not a port of 127.0.0.1 that leads to 3306", name, port.HostIP, port.Published, port.Target)
 		}
 		if other, ok := taken[port.Published]; ok {
 			t.Errorf("%s and %s have the same port %s", name, other, port.Published)
