@@ -16,8 +16,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The page of errors names each exported error of the public packages, each exit code
-// of the command and each remedy that it prints, and none that is not there.
+// The page of errors names every exported error of the public packages, every exit code of the command and every remedy that it
+// prints. It names no error that does not exist.
 func TestErrors(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join("reference", "errors.md"))
 	require.NoError(t, err)
@@ -40,7 +40,7 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// exportedErrors are those of the packages that users import.
+// exportedErrors returns the errors of the packages that users import.
 func exportedErrors(t *testing.T) (all []string) {
 	t.Helper()
 	folders := []string{".", "notify", "producer", "consumer", "guard", "queue", "ringbuffer", "bridge", "capture", "serve", "tracing", "adapters/watermill", "adapters/gocloud"}
@@ -64,7 +64,7 @@ func exportedErrors(t *testing.T) (all []string) {
 	return all
 }
 
-// exportedNames are the errors among what a spec declares.
+// exportedNames returns the errors that a spec declares.
 func exportedNames(spec ast.Spec) (all []string) {
 	switch spec := spec.(type) {
 	case *ast.ValueSpec:
@@ -81,8 +81,8 @@ func exportedNames(spec ast.Spec) (all []string) {
 	return all
 }
 
-// commandErrors are the command's exit codes, the constants exit..., and the remedies
-// that explain adds to errors.
+// commandErrors returns the command's exit codes, which are the constants exit..., and the remedies that explain adds to
+// errors.
 func commandErrors(t *testing.T) (codes, remedies []string) {
 	t.Helper()
 	for _, file := range sources(t, "cmd/mqnotify") {
@@ -109,7 +109,7 @@ func commandErrors(t *testing.T) (codes, remedies []string) {
 	return codes, remedies
 }
 
-// literals are the strings in an expression.
+// literals returns the strings in an expression.
 func literals(t *testing.T, expression ast.Expr) (all []string) {
 	t.Helper()
 	ast.Inspect(expression, func(n ast.Node) bool {
@@ -123,7 +123,7 @@ func literals(t *testing.T, expression ast.Expr) (all []string) {
 	return all
 }
 
-// sources are a folder's Go files without its tests.
+// sources returns a folder's parsed Go files without its tests.
 func sources(t *testing.T, folder string) (all []*ast.File) {
 	t.Helper()
 	names, err := filepath.Glob(filepath.Join(root, folder, "*.go"))

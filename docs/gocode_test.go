@@ -19,7 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// packages are what code in the pages may use without an import, by their names.
+// packages has the import path of every package that code in the pages may use without an import.
 var packages = map[string]string{
 	"context": "context", "errors": "errors", "fmt": "fmt", "http": "net/http", "log": "log", "os": "os", "sql": "database/sql", "time": "time",
 	"mqnotify": module, "notify": module + "/notify", "producer": module + "/producer", "consumer": module + "/consumer", "guard": module + "/guard",
@@ -29,9 +29,9 @@ var packages = map[string]string{
 
 const module = "github.com/mqnotify/mqnotify"
 
-// usual is what every piece of code has at hand, and what runs one: while it runs, what
-// the page gives as meanwhile is done again and again. What the page gives and a piece
-// calls may end it.
+// usual begins every program. It declares the names that every piece of code may use, and run, which runs a piece. While the
+// piece runs, run repeats the function meanwhile, which the page may give. If the piece calls a function of the page that calls
+// end, that must have happened when the piece returns.
 const usual = `
 var (
 	ctx, end  = context.WithCancel(context.Background())
@@ -53,12 +53,12 @@ func run(piece func(), ends bool) {
 	}()
 	piece()
 	if ends && ctx.Err() == nil {
-		log.Fatal("what it calls was not called")
+		log.Fatal("the function that ends the piece was not called")
 	}
 }
 `
 
-// Go code in the pages compiles, and vet finds nothing. TestPages runs it.
+// The Go code of the pages compiles, and go vet finds nothing. TestPages runs the code.
 func TestGo(t *testing.T) {
 	for _, folder := range writeGo(t, t.TempDir()) {
 		vet := exec.CommandContext(t.Context(), "go", "vet", "./...")
@@ -68,10 +68,10 @@ func TestGo(t *testing.T) {
 	}
 }
 
-// writeGo makes a module of dir, with a program for each page that has code that is no
-// whole program, and a module for each whole program. It returns their folders, dir first.
-// A piece of code is the body of a function, with the declarations that the page gives,
-// and imports by the packages' names; its program runs the one of the line that it is told.
+// writeGo makes dir a module with a program for each page that has pieces of Go code, and a module for each whole program in a
+// page. It returns the folders of the modules, dir first. A piece of code becomes the body of a function. It may use the
+// declarations that the page gives, and gets the imports for the names of packages in it. The program's argument is the line of
+// the piece that it runs.
 func writeGo(t *testing.T, dir string) []string {
 	t.Helper()
 	makeModule(t, dir, "")
@@ -114,12 +114,12 @@ func writeGo(t *testing.T, dir string) []string {
 	return folders
 }
 
-// programOf is the name of the program that runs a page's pieces of code.
+// programOf returns the name of the program that runs a page's pieces of code.
 func programOf(page string) string {
 	return "page-" + strings.ToLower(strings.TrimSuffix(filepath.Base(page), ".md"))
 }
 
-// ends reports whether the code calls a function of the page's that ends it.
+// ends reports whether the code calls a function that the page gives and that calls end.
 func ends(t *testing.T, declarations, code string) bool {
 	t.Helper()
 	file, err := parser.ParseFile(token.NewFileSet(), "", "package p\n"+declarations, parser.SkipObjectResolution)
@@ -131,14 +131,14 @@ func ends(t *testing.T, declarations, code string) bool {
 	})
 }
 
-// program tells a whole program from a part of one.
+// program reports whether the text is a whole program and not a piece of one.
 func program(text string) bool { return strings.HasPrefix(text, "package main\n") }
 
-// driver finds which of the modules in adapters/ a program imports.
+// driver finds the module in adapters/ that a program imports.
 var driver = regexp.MustCompile(`"` + regexp.QuoteMeta(module) + `/(adapters/\w+)"`)
 
-// makeModule makes the folder a module that has what the program imports of this repository, as
-// `go get` would.
+// makeModule makes the folder a module that requires the modules of this repository that the program imports, as `go get` would
+// do.
 func makeModule(t *testing.T, dir, program string) {
 	t.Helper()
 	from, replaced := ".", []string{"."}
@@ -166,8 +166,8 @@ func makeModule(t *testing.T, dir, program string) {
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "go.sum"), sums, 0o600))
 }
 
-// function is the code as a function, which uses all its variables and stops at an error
-// that one of its statements is assigned.
+// function returns the code as a function that uses all its variables, and stops when one of its statements assigns an error to
+// err.
 func function(t *testing.T, b block) string {
 	t.Helper()
 	const before = "package p; func _() {"
@@ -199,7 +199,7 @@ func function(t *testing.T, b block) string {
 	return fmt.Sprintf("\nfunc line%d() {\n//line %s\n%s\n%s}\n", b.line, b.at(), body, defined)
 }
 
-// source is a program with the imports that its code needs.
+// source returns a program: the code with the imports that it needs.
 func source(t *testing.T, code string) []byte {
 	t.Helper()
 	file, err := parser.ParseFile(token.NewFileSet(), "", "package p\n"+code, parser.SkipObjectResolution)

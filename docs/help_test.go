@@ -13,8 +13,8 @@ import (
 	"mvdan.cc/sh/v3/syntax"
 )
 
-// The command line takes each example of the help: it gets as far as a server that is
-// not there, and none ends as a wrong command line does.
+// The command line accepts every example of the help: none exits with the status of a wrong command line. The server that they
+// connect to does not exist.
 func TestHelpExamples(t *testing.T) {
 	bin := build(t)
 	run := func(line string) (said string, status int) {
@@ -60,7 +60,7 @@ func TestHelpExamples(t *testing.T) {
 	require.Greater(t, tried, 50)
 }
 
-// build makes the command as releases are, and returns its folder.
+// build builds the command and returns its folder.
 func build(t *testing.T) string {
 	t.Helper()
 	bin := t.TempDir()

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// All pages together are short enough to be read. A page that grows takes its words from another one.
+// The pages together stay short enough to be read. A page that grows takes its words from another one.
 func TestLength(t *testing.T) {
 	const most = 28_000
 	words := func(page string) int {

@@ -10,7 +10,7 @@ import (
 	"github.com/yuin/goldmark/ast"
 )
 
-// Links within the repository lead to a file that is there, and to a heading in it.
+// Every link within the repository leads to a file that exists, and to a heading in it.
 func TestLinks(t *testing.T) {
 	all, links := append(pages(t), "ARCHITECTURE.md", "CHANGELOG.md", "SECURITY.md"), 0
 	for _, page := range all {
@@ -43,7 +43,7 @@ func TestLinks(t *testing.T) {
 	require.Greater(t, links, 50)
 }
 
-// headings are the anchors of a page.
+// headings returns the anchors of a page's headings.
 func headings(t *testing.T, page string) (all []string) {
 	t.Helper()
 	tree, _ := parse(t, page)

@@ -1,4 +1,4 @@
-// Package docs has the pages, and tests that try what they say.
+// Package docs has the pages, and tests that run their code and commands.
 package docs
 
 import (

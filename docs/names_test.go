@@ -16,8 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// testFunctions are the names of all tests and benchmarks, by their folder from the
-// root.
+// testFunctions returns the names of all tests, benchmarks and Examples, by their folder relative to the root.
 var testFunctions = sync.OnceValues(func() (map[string][]string, error) {
 	all := map[string][]string{}
 	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
@@ -41,8 +40,8 @@ var testFunctions = sync.OnceValues(func() (map[string][]string, error) {
 
 var testName = regexp.MustCompile(`^(Test|Benchmark|Example)[A-Z_]`)
 
-// exists checks that `go test` with these arguments would find what it is to run; it is
-// not run here, being a benchmark, or part of ./test.
+// exists checks that `go test` with these arguments finds a test or benchmark. It does not run it, because benchmarks take long
+// and ./test runs the tests.
 func exists(t *testing.T, at string, args []string) {
 	t.Helper()
 	functions, err := testFunctions()
@@ -58,7 +57,7 @@ func exists(t *testing.T, at string, args []string) {
 			patterns = append(patterns, args[i+1])
 		}
 	}
-	require.NotEmpty(t, patterns, "%s: runs nothing", at)
+	require.NotEmpty(t, patterns, "%s: the command names no test", at)
 	for _, pattern := range patterns {
 		name, _, _ := strings.Cut(pattern, "/")
 		require.True(t, slices.ContainsFunc(functions[dir], regexp.MustCompile(name).MatchString),
@@ -66,7 +65,7 @@ func exists(t *testing.T, at string, args []string) {
 	}
 }
 
-// A test that a page names is there.
+// Every test that a page names exists.
 func TestNamesOfTests(t *testing.T) {
 	functions, err := testFunctions()
 	require.NoError(t, err)

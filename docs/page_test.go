@@ -16,20 +16,20 @@ import (
 	"github.com/yuin/goldmark/text"
 )
 
-// root is the repository.
+// root is the root of the repository.
 const root = ".."
 
-// How a page says what becomes of its code. The language is the fence's first word:
+// A page marks what the tests do with its code. The first word of a fence is the language:
 //
-//	sh, sql, go      are run
-//	text, json, ...  are for reading; with "output" behind it, it is what a command of the
-//	                 last sh block prints
+//	sh, sql, go      The block is run.
+//	text, json, ...  The block is for reading. With the word "output" after the language, it is
+//	                 the output of a command of the last sh block.
 //
-// and in comments, which no reader sees, before a block:
+// HTML comments, which no reader sees, mark the next block or give code:
 //
 //	<!-- not run: why -->
-//	<!-- given sh         what the reader is supposed to have: run, or for go declared, before
-//	...                   the page's next block
+//	<!-- given sh         Code that the reader is supposed to have. It is run, or for go declared,
+//	...                   before the page's next block.
 //	-->
 const (
 	markNotRun = "not run:"
@@ -46,14 +46,14 @@ type block struct {
 	line     int
 	language string
 	text     string
-	output   bool   // it is what the commands before it print
-	given    bool   // it is hidden
-	notRun   string // why, or empty
+	output   bool   // the block is the output of the commands before it
+	given    bool   // the code is in a comment
+	notRun   string // why the block is not run, or empty
 }
 
 func (b block) at() string { return fmt.Sprintf("%s:%d", b.page, b.line) }
 
-// pages are the files whose code is tried.
+// pages returns the files whose code is tested.
 func pages(t *testing.T) []string {
 	t.Helper()
 	var all []string
@@ -77,7 +77,7 @@ func parse(t *testing.T, page string) (ast.Node, []byte) {
 	return markdown.Parser().Parse(text.NewReader(source)), source
 }
 
-// blocks are a page's pieces of code, from top to bottom.
+// blocks returns a page's pieces of code, from top to bottom.
 func blocks(t *testing.T, page string) (all []block) {
 	t.Helper()
 	tree, source := parse(t, page)
@@ -119,7 +119,7 @@ func blocks(t *testing.T, page string) (all []block) {
 			all = append(all, b)
 		case *ast.Heading, *ast.Paragraph:
 			if notRun != "" {
-				return ast.WalkStop, fmt.Errorf("%s:%d: %q is before no code", page, line(n), notRun)
+				return ast.WalkStop, fmt.Errorf("%s:%d: no block follows the mark %q", page, line(n), notRun)
 			}
 		}
 		return ast.WalkContinue, nil
@@ -127,7 +127,7 @@ func blocks(t *testing.T, page string) (all []block) {
 	return all
 }
 
-// inComment is what stands in an HTML comment.
+// inComment returns the text of an HTML comment, or "" for other HTML.
 func inComment(html string) string {
 	text, is := strings.CutPrefix(strings.TrimSpace(html), "<!--")
 	if !is {
@@ -136,7 +136,7 @@ func inComment(html string) string {
 	return strings.TrimSpace(strings.TrimSuffix(text, "-->"))
 }
 
-// Each block says what it is, and few are not run.
+// Every block names a language that the tests know, and few blocks are not run.
 func TestBlocks(t *testing.T) {
 	run, notRun := 0, 0
 	for _, page := range pages(t) {
@@ -148,7 +148,7 @@ func TestBlocks(t *testing.T) {
 			case b.language == "sh" || b.language == "sql" || b.language == "go":
 				run++
 			default:
-				require.Contains(t, readOnly, b.language, "%s: what is it, and is it to be run?", b.at())
+				require.Contains(t, readOnly, b.language, "%s: name the language: sh, sql and go are run, and these are not", b.at())
 			}
 		}
 	}

@@ -20,7 +20,7 @@ import (
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 )
 
-// What the pages name, and the reader has: replaced by what the test has.
+// The names that the pages use. The test replaces them with those of its own servers.
 const (
 	dsn        = "mysql://user:password@127.0.0.1:3306/shop"
 	dsnCompose = "mq:mq@tcp(127.0.0.1:33084)/shop"
@@ -29,11 +29,10 @@ const (
 	servedTLS  = ":8443"
 )
 
-// Each page is typed from top to bottom, in an empty folder, with mqnotify on the PATH
-// and an empty database: every command must succeed, or go on as it should, and print
-// what the page shows.
+// Every page can be typed from top to bottom, in an empty folder, with mqnotify on the PATH and an empty database: every
+// command succeeds, or keeps running if it should, and prints what the page shows.
 func TestPages(t *testing.T) {
-	if signal.Ignored(os.Interrupt) { // in the background, and then every command would ignore Ctrl-C
+	if signal.Ignored(os.Interrupt) { // a test in the background ignores Ctrl-C, and its commands would do so as well
 		signal.Notify(make(chan os.Signal, 1), os.Interrupt)
 	}
 	for _, tool := range []string{"bash", "curl", "jq", "openssl"} {
@@ -41,7 +40,7 @@ func TestPages(t *testing.T) {
 		require.NoError(t, err, "the pages use %s: install it", tool)
 	}
 	environ := []string{"PATH=" + build(t) + ":" + buildGo(t) + ":" + os.Getenv("PATH")}
-	for _, name := range []string{"GOCACHE", "GOMODCACHE", "GOPROXY"} { // the folders are below HOME otherwise
+	for _, name := range []string{"GOCACHE", "GOMODCACHE", "GOPROXY"} { // by default they depend on HOME, and the commands have another HOME
 		value, err := exec.CommandContext(t.Context(), "go", "env", name).Output()
 		require.NoError(t, err)
 		environ = append(environ, name+"="+strings.TrimSpace(string(value)))
@@ -75,7 +74,7 @@ func run(t *testing.T, s *mysqltest.Server, environ []string, all []block) {
 	db := open(t, config)
 	replace := replacer(t, s, config, all)
 	dir := t.TempDir()
-	// As on a terminal, where curl shows no meter.
+	// curl shows no progress meter, as on a terminal.
 	require.NoError(t, os.WriteFile(filepath.Join(dir, ".curlrc"), []byte("silent\nshow-error\n"), 0o600))
 	reader := &terminal{dir: dir, environ: append(slices.Clone(environ), "HOME="+dir, "MQNOTIFY_DSN="+url(config))}
 	defer reader.close(t)
@@ -98,8 +97,8 @@ func run(t *testing.T, s *mysqltest.Server, environ []string, all []block) {
 	}
 }
 
-// replacer puts what there is in the place of what the pages name: the database, an
-// account, brokers, and free ports for what is served.
+// replacer returns a function that replaces the names in a page: the database, an account, brokers, and the ports on which
+// mqnotify serves.
 func replacer(t *testing.T, s *mysqltest.Server, config *mysql.Config, all []block) func(string) string {
 	t.Helper()
 	pairs := []string{dsn, url(config), dsnCompose, config.FormatDSN()}
@@ -135,7 +134,7 @@ func replacer(t *testing.T, s *mysqltest.Server, config *mysql.Config, all []blo
 	}
 }
 
-// url is how to connect, as the pages write it.
+// url returns the DSN in the form that the pages use.
 func url(config *mysql.Config) string {
 	return fmt.Sprintf("mysql://%s:%s@%s/%s", config.User, config.Passwd, config.Addr, config.DBName)
 }

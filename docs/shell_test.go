@@ -16,17 +16,17 @@ import (
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 )
 
-// patience is how long a command may take for what it has to do, on a busy machine.
+// patience is how long a command may take on a busy machine.
 const patience = 2 * time.Minute
 
-// A terminal is a reader who types a page's commands, each when the one before it has
-// ended, or in another terminal when that one goes on. All begin where the last one
-// that ended has left folder and environment.
+// A terminal stands for a reader who types a page's commands. It starts each command when the previous one has ended, or, as in
+// another terminal, when the previous one keeps running. Each command begins with the folder and the environment that the last
+// ended command has left.
 type terminal struct {
 	dir     string
 	environ []string
-	said    []*job // by the last block of commands
-	on      []*job // what goes on
+	said    []*job // the commands of the last block
+	on      []*job // the commands that keep running
 }
 
 // job is a command that was typed.
@@ -39,11 +39,10 @@ type job struct {
 	err   error
 }
 
-// endless are the subcommands that go on until they are stopped.
+// endless are the subcommands that run until they are stopped.
 var endless = []string{"consume", "tail", "listen", "serve", "work", "bridge", "import"}
 
-// ready is what an endless command says once it is at work; other programs than
-// mqnotify print an id, or begin a stream.
+// ready matches the output of an endless command that is at work. Other programs than mqnotify print an id or begin a stream.
 var ready = regexp.MustCompile(`(?:msg="?|INFO )(waiting|waits for|listening|standing by|serving|importing)|(?m:^(\d+|retry: .*)$)`)
 
 // block types a block's commands.
@@ -67,8 +66,8 @@ func (s *terminal) block(t *testing.T, b block, replace func(string) string) {
 	}
 }
 
-// start runs a command in a process group of its own, as a terminal does. When it ends
-// it leaves its folder and environment behind.
+// start runs a command in a process group of its own, as a terminal does. When the command ends, it writes its folder and
+// environment to a file.
 func (s *terminal) start(t *testing.T, what statement) *job {
 	t.Helper()
 	const leave = "\nstatus=$?; { pwd; env -0; } >\"$LEFT\" 2>/dev/null; exit $status"
@@ -91,7 +90,7 @@ func (s *terminal) start(t *testing.T, what statement) *job {
 	return j
 }
 
-// follow returns when the command has ended, or goes on as it should.
+// follow returns when the command has ended, or when it is endless and at work.
 func (s *terminal) follow(t *testing.T, j *job) {
 	t.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)
@@ -104,7 +103,7 @@ func (s *terminal) follow(t *testing.T, j *job) {
 			s.left(t, j)
 			return
 		case <-late:
-			t.Fatalf("%s: %s: does not end, nor say that it is at work\n%s", j.at, j.text, &j.out)
+			t.Fatalf("%s: %s: has neither ended nor reported that it is at work\n%s", j.at, j.text, &j.out)
 		case <-tick.C:
 			if j.endless && ready.MatchString(j.out.String()) {
 				s.on = append(s.on, j)
@@ -114,7 +113,7 @@ func (s *terminal) follow(t *testing.T, j *job) {
 	}
 }
 
-// left takes over what the command has left behind.
+// left takes over the folder and environment that the command has left.
 func (s *terminal) left(t *testing.T, j *job) {
 	t.Helper()
 	name := ""
@@ -133,8 +132,7 @@ func (s *terminal) left(t *testing.T, j *job) {
 	}
 }
 
-// shows waits until one of the last block's commands, or one that goes on, has printed
-// what the page shows.
+// shows waits until a command of the last block, or one that keeps running, has printed what the page shows.
 func (s *terminal) shows(t *testing.T, b block) {
 	t.Helper()
 	wanted := lines(b.text)
@@ -158,11 +156,11 @@ func (s *terminal) shows(t *testing.T, b block) {
 	for _, j := range candidates {
 		all.WriteString("$ " + j.text + "\n" + j.out.String())
 	}
-	t.Fatalf("%s: the page shows\n%s\nand what came is\n%s", b.at(), b.text, &all)
+	t.Fatalf("%s: the page shows\n%s\nbut the commands printed\n%s", b.at(), b.text, &all)
 }
 
-// close ends what goes on, as Ctrl-C does. It must not have failed before, and mqnotify
-// must end well; other programs end as they do.
+// close sends Ctrl-C to the commands that keep running. None may have failed before, and those of mqnotify alone must then exit
+// with 0. Commands with other programs may exit with any status.
 func (s *terminal) close(t *testing.T) {
 	t.Helper()
 	for _, j := range slices.Backward(s.on) {
@@ -188,9 +186,9 @@ func (s *terminal) close(t *testing.T) {
 // statement is a command as a reader types it: a line, or several that belong together.
 type statement struct {
 	text    string
-	endless bool     // it goes on until it is stopped
-	others  bool     // other programs than mqnotify are in it
-	goTest  []string // the arguments of `go test`, and of no other command
+	endless bool     // it runs until it is stopped
+	others  bool     // it runs other programs than mqnotify
+	goTest  []string // the arguments, if it is `go test`
 }
 
 func statements(t *testing.T, b block) (all []statement) {
@@ -210,7 +208,7 @@ func statements(t *testing.T, b block) (all []statement) {
 	return all
 }
 
-// words are a command's, without their quotes.
+// words returns a command's words without their quotes.
 func words(call *syntax.CallExpr) (all []string) {
 	for _, arg := range call.Args {
 		var word strings.Builder
@@ -228,7 +226,7 @@ func words(call *syntax.CallExpr) (all []string) {
 	return all
 }
 
-// call notes what a command of the statement is.
+// call records in the statement what one of its commands is.
 func (s *statement) call(words []string) {
 	if len(words) < 2 {
 		return
@@ -250,15 +248,14 @@ func (s *statement) call(words []string) {
 	}
 }
 
-// What differs from one run to the next, and what a page leaves out.
+// Text that differs between runs, and spaces.
 var (
 	varying = regexp.MustCompile(`\d{4}-\d\d-\d\dT[\d:.]+Z|\d\d:\d\d:\d\d[\d.]*|\d+(?:\.\d+)?(?:ns|µs|ms|s|m|h| ms| s)\b|\d{2,}(?:[.,]\d+)?`)
 	spaces  = regexp.MustCompile(` +`)
 )
 
-// lines is a pattern of whole lines that come after each other. Times and numbers of
-// two digits and more may be others, spaces more or fewer; "..." is anything, and on a line
-// of its own any lines.
+// lines returns a pattern of these whole lines, one after another. Times and numbers of two or more digits may differ, and so
+// may the number of spaces. "..." matches any text, and on a line of its own any lines.
 func lines(text string) *regexp.Regexp {
 	var all strings.Builder
 	for line := range strings.Lines(strings.TrimSpace(text)) {
