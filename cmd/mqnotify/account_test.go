@@ -16,12 +16,11 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// account is one that is tried out: how it connects, how root does, and a pool of
-// root's.
+// account is an account under test: how it connects, how root connects, and a pool of root's.
 type account struct {
 	config, root *mysql.Config
 	db           *sqlx.DB
-	most         time.Duration // how long it may take to do what it can
+	most         time.Duration // how long an action may take that the account can do
 }
 
 func (a account) can(t *testing.T, args ...string) bool {
@@ -32,7 +31,7 @@ func (a account) can(t *testing.T, args ...string) bool {
 	return r.code == exitDone
 }
 
-// makes reports whether an init into an empty database works, and the things that it makes.
+// makes reports whether an init into an empty database works, and so do the tables that it makes.
 func (a account) makes(t *testing.T, args ...string) bool {
 	mysqltest.Exec(t, a.db, "DROP TABLE IF EXISTS orders, mqnotify_flag, mqnotify_offset, mqnotify_dead_letter, mqnotify_retry, mqnotify_origin, mqnotify_schema, mqnotify_once,"+
 		" mqnotify_claim, mqnotify_interval, mqnotify_mutex_row, mqnotify_mutex_flag, mqnotify_lease,"+
@@ -45,14 +44,14 @@ func (a account) makes(t *testing.T, args ...string) bool {
 	return err == nil
 }
 
-// ownTable makes orders a table that is no message table.
+// ownTable drops a column of orders, which is then no message table.
 func (a account) ownTable(t *testing.T) {
 	if len(mysqltest.Values[string](t, a.db, "SELECT 1 FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME = 'orders' AND COLUMN_NAME = 'headers'")) > 0 {
 		mysqltest.Exec(t, a.db, "ALTER TABLE orders DROP headers")
 	}
 }
 
-// deadLetters reports whether a consumer of the account can give all messages up.
+// deadLetters reports whether a consumer of the account can store every message as a dead letter.
 func (a account) deadLetters(t *testing.T, config *mysql.Config) bool {
 	r := mqnotify(t, config, "", "consume", "orders", "--group", "g", "--from", "1", "--reset", "--stop-at-end", "--attempts", "1", "--", "false")
 	return r.code == exitDone
@@ -79,7 +78,7 @@ func (a account) worksOn(t *testing.T, queue string, flags ...string) bool {
 	return did && !ended && w.interrupt(t).code == exitDone
 }
 
-// guards reports whether a program's use of guards works.
+// guards reports whether guards work in a program of the account.
 func (a account) guards(t *testing.T, does func(db *notify.DB) error) bool {
 	t.Helper()
 	mysqltest.Exec(t, a.db, "DELETE FROM mqnotify_claim WHERE follows IS NOT NULL")
@@ -95,7 +94,7 @@ func (a account) guards(t *testing.T, does func(db *notify.DB) error) bool {
 	return err == nil
 }
 
-// lockTwice takes the mutex, finds it taken, and releases it.
+// lockTwice locks the mutex, fails to lock it again, and releases it.
 func lockTwice(t *testing.T, m *guard.Mutex) error {
 	t.Helper()
 	held, err := m.TryLock(t.Context())
@@ -121,7 +120,7 @@ func within(t *testing.T, d time.Duration, is func() bool) bool {
 	return true
 }
 
-// grantsOf are the statements of the sections that begin so, without their GRANT.
+// grantsOf returns the statements of the sections that begin with one of these texts, without their GRANT.
 func grantsOf(config *mysql.Config, sections ...string) (grants []string) {
 	for _, n := range needs {
 		if slices.ContainsFunc(sections, func(s string) bool { return strings.HasPrefix(n.what, s) }) {
@@ -133,7 +132,7 @@ func grantsOf(config *mysql.Config, sections ...string) (grants []string) {
 	return grants
 }
 
-// without is the grants with one privilege less, or a privilege on one column less, in every way.
+// without returns every way to leave out of the grants one privilege, or one column of a privilege.
 func without(grants []string) (all [][]string) {
 	for i, grant := range grants {
 		privileges, on, _ := strings.Cut(grant, " ON ")

@@ -13,7 +13,7 @@ import (
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 )
 
-// Every suite gives figures with their floors, a plot, and leaves nothing behind.
+// Every suite prints figures with their floors and draws a plot. It leaves nothing in the database.
 func TestBench(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
@@ -34,7 +34,7 @@ func TestBench(t *testing.T) {
 			for _, f := range suite.Figures {
 				require.NotEmpty(t, f.Name)
 				before := strings.HasPrefix(f.Name, "commit to ") // the handler may be called before the publish returns
-				if f.Unit != "1/s" {                              // which may be none, or fewer than before
+				if f.Unit != "1/s" {                              // a rate may be 0, or less in a later round
 					require.True(t, f.Median > 0 || before, f.Name)
 					require.GreaterOrEqual(t, f.P99, f.Median)
 					require.GreaterOrEqual(t, f.Max, f.P99)
@@ -56,7 +56,7 @@ func TestBench(t *testing.T) {
 		require.Equal(t, exitDone, r.code, r.err)
 		require.Contains(t, r.out, "a round trip")
 		require.NotContains(t, r.err, "poll")
-		if !s.IsMariaDB() { // an account that can't be woken is told once that it polls
+		if !s.IsMariaDB() { // an account that can't be woken gets one warning that it polls
 			config.User = mysqltest.SystemUser
 			r = mqnotify(t, config, "", append([]string{"bench", "latency", "fanout"}, small...)...)
 			require.Equal(t, exitDone, r.code, r.err)

@@ -15,7 +15,7 @@ import (
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 )
 
-// Rows go to stdout and into a file, in their order and once, and the next run goes on.
+// Rows go to stdout and into a file once and in their order, and the next run continues after them.
 func TestBridge(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, _ := database(t, s, "orders")
@@ -43,7 +43,7 @@ func TestBridge(t *testing.T) {
 	})
 }
 
-// A broker that refuses the credentials is told as such, without them.
+// If a broker refuses the credentials, the error says so and does not show them.
 func TestBridgeRefused(t *testing.T) {
 	broker := brokertest.Redis(t)
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
@@ -53,11 +53,11 @@ func TestBridgeRefused(t *testing.T) {
 		message := fail(t, exitFailed, config, "bridge", "orders", "--group", "g", "--to", url)
 		require.Contains(t, message, "the credentials are refused")
 		require.NotContains(t, message, secret)
-		require.NotContains(t, message, "--dsn", "it is not the database")
+		require.NotContains(t, message, "--dsn", "the error is not of the database")
 	})
 }
 
-// A backlog shows how far it is, can be stopped, and goes on from there.
+// The bridge logs the progress of a backlog. After an interrupt, the next run continues where it stopped.
 func TestBridgeProgress(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s, "orders")
@@ -73,13 +73,13 @@ func TestBridgeProgress(t *testing.T) {
 		sent := strings.Count(r.out, "\n")
 		rest := succeed(t, config, args...)
 		require.Equal(t, all, sent+strings.Count(rest, "\n"))
-		require.True(t, rest == "" || strings.HasPrefix(rest, fmt.Sprintf(`{"id":%d,`, sent+1)), "it goes on where it was")
+		require.True(t, rest == "" || strings.HasPrefix(rest, fmt.Sprintf(`{"id":%d,`, sent+1)), "the second run continues after the first")
 	})
 }
 
-// What is wrong with a destination is told, without the password, and nothing is lost.
+// The error names the problem of a destination without the password, and no message is lost.
 func TestBridgeFails(t *testing.T) {
-	const away = "127.0.0.1:1" // no process listens there, and none may begin to
+	const away = "127.0.0.1:1" // a privileged port: no process listens there, and no test can begin to
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, _ := database(t, s, "orders")
 		succeed(t, config, "produce", "orders", "one")
@@ -93,7 +93,7 @@ func TestBridgeFails(t *testing.T) {
 			message := fail(t, exitFailed, config, "bridge", "orders", "--group", "g", "--to", url)
 			require.Contains(t, message, want)
 			require.NotContains(t, message, secret)
-			require.NotContains(t, message, "--dsn", "it is not the database")
+			require.NotContains(t, message, "--dsn", "the error is not of the database")
 		}
 		for _, url := range []string{"ftp://me:" + secret + "@host/", "nats://me:" + secret + "@ho st", "redis://me:" + secret + "@host/?x=y"} {
 			message := fail(t, exitUsage, config, "bridge", "orders", "--group", "g", "--to", url)
@@ -103,13 +103,12 @@ func TestBridgeFails(t *testing.T) {
 	})
 }
 
-// Messages of a broker come into a topic, and are there once when the import is run
-// again.
+// A broker's messages come into a topic. A second import of them stores none twice.
 func TestImport(t *testing.T) {
 	broker := brokertest.Redis(t)
 	options, err := redis.ParseURL(broker.URL(""))
 	require.NoError(t, err)
-	options.ReadTimeout, options.MaxRetries = patience, -1 // a late command would add its entry twice
+	options.ReadTimeout, options.MaxRetries = patience, -1 // a retry after a timeout would add its entry twice
 	client := redis.NewClient(options)
 	t.Cleanup(func() { require.NoError(t, client.Close()) })
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
@@ -121,7 +120,7 @@ func TestImport(t *testing.T) {
 		count := func(n string) func() bool {
 			return func() bool { return mysqltest.Values[string](t, db, "SELECT COUNT(*) FROM orders")[0] == n }
 		}
-		for _, group := range []string{"a", "b"} { // the second has all messages again
+		for _, group := range []string{"a", "b"} { // the second group gets all messages again
 			i := background(t, config, "import", "--from", broker.URL("stream="+stream+"&group="+group), "--into", "orders")
 			require.Eventually(t, count("3"), patience, 10*time.Millisecond)
 			require.Eventually(t, func() bool {
@@ -141,8 +140,8 @@ func TestImport(t *testing.T) {
 	})
 }
 
-// A broker whose certificate an authority of one's own has signed: with ca= rows go there
-// and come back, without it the error says to write it.
+// Messages go to a broker, and come back, if ca= names the private authority that signed its certificate. Without ca= the error
+// says to add it.
 func TestBridgeTLS(t *testing.T) {
 	c := brokertest.NewCertificate(t)
 	broker := brokertest.WithTLS(t, c, func(tb testing.TB) *brokertest.Broker { return brokertest.Redis(tb) })
@@ -159,7 +158,7 @@ func TestBridgeTLS(t *testing.T) {
 			message := fail(t, exitFailed, config, append(args, url)...)
 			require.Contains(t, message, "ca=/path.pem")
 			require.NotContains(t, message, brokertest.Password)
-			require.NotContains(t, message, "msg=import") // neither that it began nor that it ended
+			require.NotContains(t, message, "msg=import") // the import has not begun
 			message = fail(t, exitUsage, config, append(args, url+"&ca=/no/such.pem")...)
 			require.Contains(t, message, "no such file")
 			require.NotContains(t, message, brokertest.Password)

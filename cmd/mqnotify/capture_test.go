@@ -14,7 +14,7 @@ import (
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 )
 
-// A change by plain SQL comes to a consumer as a message, until the capture is removed.
+// A consumer gets a change by plain SQL as a message, until the capture is removed.
 func TestCaptureCommand(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s)
@@ -59,7 +59,7 @@ func TestCaptureCommand(t *testing.T) {
 	})
 }
 
-// What --print prints makes the same triggers; it is for a client that heeds DELIMITER.
+// The SQL that --print prints makes the same triggers. It needs a client that knows DELIMITER.
 func TestCapturePrint(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s)
@@ -67,7 +67,7 @@ func TestCapturePrint(t *testing.T) {
 		script := succeed(t, config, "capture", "install", "stock", "--ops", "insert,UPDATE", "--print")
 		const triggers = `SELECT CONCAT_WS('|', TRIGGER_NAME, ACTION_STATEMENT, SQL_MODE) FROM information_schema.TRIGGERS
 			WHERE TRIGGER_SCHEMA = DATABASE() ORDER BY 1`
-		require.Empty(t, mysqltest.Values[string](t, db, triggers), "nothing is made")
+		require.Empty(t, mysqltest.Values[string](t, db, triggers), "--print makes no trigger")
 		plain, delimited, found := strings.Cut(script, "DELIMITER //\n")
 		require.True(t, found)
 		client := config.Clone()
@@ -86,7 +86,7 @@ func TestCapturePrint(t *testing.T) {
 		require.Len(t, printed, 2)
 		succeed(t, config, "capture", "remove", "stock")
 		succeed(t, config, "capture", "install", "stock", "--ops", "insert,UPDATE")
-		since := regexp.MustCompile(`"since":"[A-Z2-7]+"`) // is random
+		since := regexp.MustCompile(`"since":"[A-Z2-7]+"`) // a random value
 		for i, made := range mysqltest.Values[string](t, db, triggers) {
 			require.Equal(t, since.ReplaceAllString(printed[i], ""), since.ReplaceAllString(made, ""))
 			require.NotEqual(t, printed[i], made)
@@ -94,7 +94,8 @@ func TestCapturePrint(t *testing.T) {
 	})
 }
 
-// A pattern is all tables that match it, but for those that can't be captured, or are already; foreign keys that cascade are warned of.
+// A pattern captures all tables that match it, except those that are captured already or cannot be. The command warns of
+// foreign keys that cascade.
 func TestCapturePattern(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s)
@@ -118,7 +119,8 @@ func TestCapturePattern(t *testing.T) {
 	})
 }
 
-// A snapshot that is killed with kill -9 is unfinished for status, and goes on: each row is written once. install --snapshot writes the rows, too.
+// status shows a snapshot that was killed as unfinished. The next run finishes it and writes each row once. install --snapshot
+// writes the rows as well.
 func TestCaptureSnapshot(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s)
@@ -135,7 +137,7 @@ func TestCaptureSnapshot(t *testing.T) {
 		fail(t, exitUsage, config, "capture", "install", "store", "--snapshot", "--print")
 		assert.Contains(t, fail(t, exitFailed, config, "capture", "snapshot", "store"), "mqnotify capture install store")
 
-		// A row that is locked stops the snapshot where it can be seen, and killed.
+		// A locked row stops the snapshot, so that status can show it and the test can kill it.
 		values := make([]string, 1000)
 		for i := range values {
 			values[i] = fmt.Sprintf("(%d, 1)", i+10)
@@ -162,16 +164,16 @@ func TestCaptureSnapshot(t *testing.T) {
 	})
 }
 
-// On a terminal a snapshot is a bar.
+// On a terminal a snapshot draws a progress bar.
 func TestSnapshotBar(t *testing.T) {
 	var err text
 	a := newApp(streams{err: &err})
 	p := &snapshotProgress{app: a, draws: true}
-	require.Eventually(t, func() bool { // it is not drawn each time
+	require.Eventually(t, func() bool { // not every report draws the bar
 		p.report(capture.Progress{Table: "orders", Rows: 500, Estimate: 1000})
 		return strings.Contains(err.String(), "50%") && strings.Contains(err.String(), "(500/1000")
 	}, patience, 20*time.Millisecond)
-	p.report(capture.Progress{Table: "orders", Rows: 2000, Estimate: 1000}) // it is but an estimate
+	p.report(capture.Progress{Table: "orders", Rows: 2000, Estimate: 1000}) // more rows than the estimate
 	p.end()
 	require.Contains(t, err.String(), "orders")
 	require.Equal(t, "\n", err.String()[len(err.String())-1:])

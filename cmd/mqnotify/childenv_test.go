@@ -13,7 +13,7 @@ import (
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 )
 
-// What mqnotify runs does not see the password, unless --inherit-dsn says so.
+// The commands that mqnotify runs do not get the password, unless --inherit-dsn is set.
 func TestCommandsHaveNoDSN(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, _ := database(t, s, "orders")
@@ -65,7 +65,7 @@ func TestCommandsHaveNoDSN(t *testing.T) {
 	})
 }
 
-// A command line or an environment that is too long for the system is named.
+// If a command line or environment is too long for the system, the error names the argument or variable.
 func TestCommandTooLong(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s, "orders")

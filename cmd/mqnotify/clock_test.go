@@ -17,7 +17,7 @@ import (
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 )
 
-// A host whose clock is an hour off changes nothing of what the commands do: the server's clock counts.
+// A host's clock that is wrong by an hour changes nothing in what the commands do, because only the server's clock counts.
 func TestCommandsWithAWrongClock(t *testing.T) {
 	t.Parallel()
 	for _, off := range mysqltest.Size([]time.Duration{time.Hour}, []time.Duration{time.Hour}, []time.Duration{time.Hour, -time.Hour}) {
@@ -47,7 +47,7 @@ func wrongClock(t *testing.T, s *mysqltest.Server, program string, off time.Dura
 	right := func(args ...string) string { return succeed(t, config, args...) }
 
 	mysqltest.Exec(t, db, "INSERT INTO orders (payload, created_at) VALUES ('old', NOW(6) - INTERVAL 45 MINUTE), ('new', NOW(6))")
-	mysqltest.Exec(t, db, "UPDATE orders SET created_at = created_at - INTERVAL 11 MINUTE WHERE payload = 'old'") // beyond the disorder that is allowed for
+	mysqltest.Exec(t, db, "UPDATE orders SET created_at = created_at - INTERVAL 11 MINUTE WHERE payload = 'old'") // beyond the disorder that --from allows
 	ago := begin("consume", "orders", "--group", "g", "--from", "30m", "--stop-at-end", "--format", "payload", "--log-level", "debug")
 	<-ago.ended
 	require.Equal(t, "new\n", ago.out.String(), ago.err.String())
@@ -110,7 +110,7 @@ func wrongClock(t *testing.T, s *mysqltest.Server, program string, off time.Dura
 	} {
 		require.Less(t, mysqltest.Values[int](t, db, query)[0], 60, query)
 	}
-	// Each holds a task for longer than a claim lasts that is not renewed.
+	// Each worker holds a task for longer than a claim lasts without renewal.
 	job := []string{"--visibility", "5s", "--", "sh", "-c", "read p; echo \"$p $MQNOTIFY_ATTEMPT\" >>'" + events + "'; case $p in long*) sleep 7;; esac"}
 	for _, payload := range []string{"long 1", "long 2"} {
 		right("enqueue", "mail", payload)

@@ -14,7 +14,7 @@ import (
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 )
 
-// A command gets the payload on stdin and the rest in its environment.
+// A command gets the payload on stdin and the other values in its environment.
 func TestConsumeRunsCommand(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s, "orders")
@@ -32,8 +32,8 @@ func TestConsumeRunsCommand(t *testing.T) {
 	})
 }
 
-// The offset moves when the command exits with 0. A message whose command fails too
-// often goes to the dead letters, and those behind it follow.
+// The offset moves when the command exits with 0. A message whose command fails too often becomes a dead letter, and the
+// messages after it follow.
 func TestConsumeCommandFails(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s, "orders")
@@ -54,7 +54,7 @@ func TestConsumeCommandFails(t *testing.T) {
 	})
 }
 
-// A failure has the end of what the command wrote to stderr, and no password.
+// A failure's text has the end of the command's stderr, without the password.
 func TestLastWords(t *testing.T) {
 	var out text
 	a := newApp(streams{out: &out, err: &out, environ: []string{envDSN + "=me:secret word@tcp(h:1)/db"}})
@@ -77,7 +77,7 @@ func TestLastWords(t *testing.T) {
 	require.NotContains(t, said, "word")
 }
 
-// A command that hangs is ended, first gently, with what it has started.
+// A command that hangs gets SIGTERM first, and all that it has started ends with it.
 func TestConsumeCommandHangs(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s, "orders")
@@ -90,7 +90,7 @@ func TestConsumeCommandHangs(t *testing.T) {
 	})
 }
 
-// A command that will not end when asked is killed, and so is what it has started.
+// A command that ignores SIGTERM is killed, and so is all that it has started.
 func TestCommandKilled(t *testing.T) {
 	t.Parallel()
 	pids := filepath.Join(t.TempDir(), "pids")
@@ -106,8 +106,8 @@ func TestCommandKilled(t *testing.T) {
 	requireGone(t, linesOf(t, pids)[0])
 }
 
-// A command that exits with 0 has succeeded, however little time it would get to end, and whatever process outside its group still has
-// its stdout then.
+// A command that exits with 0 has succeeded, even if its time to end is short, and if a process outside its group still has its
+// stdout open.
 func TestCommandThatLeavesItsStdout(t *testing.T) {
 	t.Parallel()
 	var out text
@@ -117,7 +117,7 @@ func TestCommandThatLeavesItsStdout(t *testing.T) {
 	require.Equal(t, "done\n", out.String())
 }
 
-// Ctrl-C lets the command in hand finish, and stores that it did.
+// After Ctrl-C the running command finishes, and its message is stored as handled.
 func TestConsumeCommandInterrupted(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s, "orders")

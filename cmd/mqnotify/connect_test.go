@@ -13,8 +13,8 @@ import (
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 )
 
-// Where the connection comes from, each before those after it: --dsn or
-// --defaults-file, MQNOTIFY_DSN, ~/.my.cnf; --database before any of their own.
+// The connection comes from the first of these that is set: --dsn or --defaults-file, MQNOTIFY_DSN, ~/.my.cnf. --database
+// overrides the database of each.
 func TestConnection(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		right, _ := database(t, s, "orders")
@@ -51,7 +51,7 @@ func TestConnection(t *testing.T) {
 	})
 }
 
-// A connection that can't be is one clear line, with the remedy, and no password.
+// If a connection fails, the error is one line with the remedy and without the password.
 func TestConnectionFails(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, _ := database(t, s, "orders")
@@ -87,7 +87,7 @@ func TestConnectionFails(t *testing.T) {
 	})
 }
 
-// A server that takes no writes says so to a producer, and lets a reader read.
+// On a read-only server a producer gets an error that says so, and a reader can read.
 func TestReadOnlyServer(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		own := s.Start(t)
@@ -103,17 +103,17 @@ func TestReadOnlyServer(t *testing.T) {
 	})
 }
 
-// pollsReplica shows that a consumer polls a server that takes no writes, says so, and finds the rows of the replication.
+// pollsReplica checks that on a read-only server a consumer polls, says so, and finds the rows of the replication.
 func pollsReplica(t *testing.T, config *mysql.Config, db *sqlx.DB) {
 	t.Helper()
 	require.Contains(t, fail(t, exitFailed, config, "notify", "orders"), "connect to the primary")
 	c := background(t, config, "consume", "orders", "--from", "1", "--limit", "2", "--format", "payload")
 	c.err.contains(t, "mode=poll why=")
-	mysqltest.Exec(t, db, "INSERT INTO orders (payload) VALUES ('y')") // as root may
+	mysqltest.Exec(t, db, "INSERT INTO orders (payload) VALUES ('y')") // root can write
 	require.Equal(t, "one\ny\n", c.wait(t).out)
 }
 
-// With --wait a command that is started before its server works as soon as that answers.
+// With --wait, a command that starts before its server works as soon as the server answers.
 func TestWaitForTheServer(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, shared *mysqltest.Server) {
 		s := shared.Start(t)
@@ -132,11 +132,11 @@ func TestWaitForTheServer(t *testing.T) {
 		require.Equal(t, "one\n", c.wait(t).out)
 		wrong := config.Clone()
 		wrong.User = "nobody"
-		require.Contains(t, fail(t, exitFailed, wrong, "produce", "orders", "x", "--wait"), "Access denied", "an answer is an answer")
+		require.Contains(t, fail(t, exitFailed, wrong, "produce", "orders", "x", "--wait"), "Access denied", "--wait does not wait after a refusal")
 	})
 }
 
-// Should a DSN have come into a text, it leaves without its password.
+// A DSN in any output has no password.
 func TestRedactor(t *testing.T) {
 	var out text
 	a := newApp(streams{err: &out, environ: []string{envDSN + "=me:pass word@tcp(h:1)/db"}})

@@ -35,7 +35,7 @@ func TestConsumePrints(t *testing.T) {
 	})
 }
 
-// A table is a topic, its rows are messages.
+// Any table is a topic, and its rows are messages.
 func TestConsumeAnyTable(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s)
@@ -52,7 +52,7 @@ func TestConsumeAnyTable(t *testing.T) {
 	})
 }
 
-// A group goes on where it was, exactly, whatever a limit has cut short.
+// A group continues exactly after its last message, also when a limit ended the run.
 func TestConsumeGroup(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s, "orders")
@@ -84,14 +84,14 @@ func TestConsumeGroup(t *testing.T) {
 	})
 }
 
-// A table that is truncated under it ends a consumer, with the remedy.
+// A consumer whose table is truncated ends with an error that has the remedy.
 func TestConsumeOfWhatIsTruncated(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s, "orders")
 		succeed(t, config, "produce", "orders", "one", "two")
 		c := background(t, config, "consume", "orders", "--group", "g", "--from", "beginning")
 		c.err.contains(t, "msg=waiting")
-		succeed(t, config, "produce", "orders", "three") // what goes back before it waits is seen minutes later
+		succeed(t, config, "produce", "orders", "three") // a TRUNCATE before the consumer waits would be noticed minutes later
 		require.Eventually(t, func() bool {
 			return len(mysqltest.Values[string](t, db, "SELECT settled FROM mqnotify_offset WHERE settled = 3")) == 1
 		}, patience, 10*time.Millisecond)
@@ -103,7 +103,7 @@ func TestConsumeOfWhatIsTruncated(t *testing.T) {
 	})
 }
 
-// Without a group it begins with what comes, and nothing is stored.
+// Without a group a consumer begins with new messages and stores nothing.
 func TestConsumeFromEnd(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s)
@@ -122,7 +122,7 @@ func TestConsumeFromEnd(t *testing.T) {
 	})
 }
 
-// A row that commits late comes late; in strict order those after it wait for it.
+// A row that commits late is delivered late. In strict order the later rows wait for it.
 func TestConsumeOrder(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s, "orders")
@@ -150,7 +150,7 @@ func TestConsumeOrder(t *testing.T) {
 	})
 }
 
-// A message counts as handled only when it was written out.
+// A message counts as handled only after it was written to stdout.
 func TestConsumeToBrokenStdout(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s, "orders")
@@ -185,7 +185,7 @@ func TestConsumeTemplateFails(t *testing.T) {
 	})
 }
 
-// The one-row flag wakes a consumer, in both of its forms.
+// The one-row flag wakes a consumer in both forms of the flag.
 func TestConsumeByFlag(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, _ := database(t, s, "orders")
@@ -201,14 +201,13 @@ func TestConsumeByFlag(t *testing.T) {
 	})
 }
 
-// Consumers that share a group each get messages, and no message comes twice; status shows
-// who has which partitions.
+// Every member of a shared group gets messages, and no message comes twice. status shows which member has which partitions.
 func TestConsumeShares(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, _ := database(t, s, "orders")
 		share := []string{"consume", "orders", "--group", "g", "--members-share", "--format", "{{.Headers.key}}"}
 		one := background(t, config, append(share, "--partitions", "8", "--from", "beginning")...)
-		require.Eventually(t, func() bool { // it makes the group
+		require.Eventually(t, func() bool { // the first member makes the group
 			return strings.Contains(mqnotify(t, config, "", "status", "orders").out, "1 share 8 partitions")
 		}, patience, 10*time.Millisecond)
 		two := background(t, config, share...)
@@ -233,7 +232,7 @@ func TestConsumeShares(t *testing.T) {
 			return strings.Count(one.out.String(), "\n")+strings.Count(two.out.String(), "\n") == 40
 		}, patience, 10*time.Millisecond)
 		var view statusJSON
-		require.Eventually(t, func() bool { // each has read what is the other's, too
+		require.Eventually(t, func() bool { // each member has read the other's messages as well
 			view = statusJSON{}
 			err := json.Unmarshal([]byte(mqnotify(t, config, "", "status", "orders", "--json").out), &view)
 			return err == nil && !slices.ContainsFunc(view.Groups[0].Members, func(m memberJSON) bool { return m.Offset != 40 })
@@ -271,7 +270,7 @@ func TestConsumeFromHereOn(t *testing.T) {
 		require.NotContains(t, fail(t, exitFailed, config, "consume", "order"), told)
 		r := background(t, config, "consume", "orders", "--limit", "1")
 		r.err.contains(t, told)
-		succeed(t, config, "produce", "orders", "one") // no sooner: it would be missed
+		succeed(t, config, "produce", "orders", "one") // an earlier message would be missed
 		require.Contains(t, r.wait(t).out, `"payload":"one"`)
 	})
 }

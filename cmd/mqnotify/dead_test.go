@@ -13,7 +13,7 @@ import (
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 )
 
-// The command lists, shows, retries and deletes dead letters; what they hold can't reach the terminal as it is.
+// The command lists, shows, retries and deletes dead letters. Control characters in them do not reach the terminal.
 func TestDead(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s, "orders")
@@ -48,7 +48,7 @@ func TestDead(t *testing.T) {
 		require.Equal(t, map[string]string{"k": "v"}, all[0].Headers)
 		require.Equal(t, []byte{0, 255}, all[1].Base64)
 		require.Equal(t, 6001, all[2].Size)
-		require.Equal(t, "x"+strings.Repeat("ü", 2047), all[2].Payload, "no half of a letter")
+		require.Equal(t, "x"+strings.Repeat("ü", 2047), all[2].Payload, "the cut is between characters")
 		shown := succeed(t, config, "dead", "orders", "show", "1")
 		require.Contains(t, shown, "\n\none\n\uFFFD[31mtwo\n")
 		require.Contains(t, shown, "header:    k: v\n")
@@ -79,7 +79,7 @@ func TestDead(t *testing.T) {
 	})
 }
 
-// A consumer that is killed while it handles a row again loses nothing: the next one handles it, and ends the dead letter.
+// If a consumer is killed while it retries a row, no row is lost: the next consumer handles it, and the dead letter is gone.
 func TestDeadRetryOfAKilledConsumer(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s)
@@ -100,6 +100,6 @@ func TestDeadRetryOfAKilledConsumer(t *testing.T) {
 		require.Equal(t, `{"no":2}`, succeed(t, config, append(consume, "cat")...))
 		require.Equal(t, []string{"1"}, mysqltest.Values[string](t, db, "SELECT message_id FROM mqnotify_dead_letter"))
 		require.Empty(t, mysqltest.Values[string](t, db, "SELECT message_id FROM mqnotify_retry"))
-		require.Empty(t, succeed(t, config, append(consume, "cat")...), "once")
+		require.Empty(t, succeed(t, config, append(consume, "cat")...), "the row is handled once")
 	})
 }

@@ -17,7 +17,7 @@ func demoTables(t *testing.T, db mysqltest.Database) []string {
 		WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME LIKE 'mqnotify\_demo\_%'`)
 }
 
-// A line for each message in order, and all that is not a message elsewhere. The table is gone at the end.
+// The demo prints a line for every message in order, and everything else on stderr. It drops its table at the end.
 func TestDemo(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s)
@@ -37,7 +37,7 @@ func TestDemo(t *testing.T) {
 func TestDemoInterrupted(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s)
-		d := background(t, config, "demo", "--count", "1000000", "--interval", "0s") // it is always in the middle of a publish
+		d := background(t, config, "demo", "--count", "1000000", "--interval", "0s") // the interrupt comes during a publish
 		d.out.contains(t, "message 3 of")
 		require.Len(t, demoTables(t, db), 1)
 		r := d.interrupt(t)

@@ -12,8 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Every mqnotify command in the pages is one that the command line takes: the shell
-// splits it, and the real commands parse it.
+// The command line accepts every mqnotify command in the pages. The shell splits each line, and the real commands parse it.
 func TestCommandsInDocs(t *testing.T) {
 	t.Parallel()
 	pages, err := filepath.Glob("../../docs/*/*.md")
@@ -33,7 +32,7 @@ func TestCommandsInDocs(t *testing.T) {
 	require.Greater(t, commands, 40)
 }
 
-// commandLines are the lines of code that run mqnotify.
+// commandLines returns the lines of code that run mqnotify.
 func commandLines(text string) (lines []string) {
 	fenced, continued := false, ""
 	for line := range strings.Lines(text) {
@@ -58,7 +57,7 @@ func commandLines(text string) (lines []string) {
 	return lines
 }
 
-// split has the shell split a line; each command's arguments come back.
+// split lets the shell split a line, and returns the arguments of each mqnotify command.
 func split(t *testing.T, line string) (all [][]string) {
 	t.Helper()
 	const script = `mqnotify() { for a; do printf '%s\0' "$a"; done >&3; printf '\1\0' >&3; }; `
@@ -73,13 +72,13 @@ func split(t *testing.T, line string) (all [][]string) {
 	require.NoError(t, write.Close())
 	written, err := io.ReadAll(read)
 	require.NoError(t, err)
-	_ = shell.Wait() // what else is in the line is not there
+	_ = shell.Wait() // fails, because the shell finds no other programs
 	for command := range strings.SplitSeq(strings.TrimSuffix(string(written), "\x01\x00"), "\x01\x00") {
 		if command != "" {
 			all = append(all, strings.Split(strings.TrimSuffix(command, "\x00"), "\x00"))
 		}
 	}
-	require.NotEmpty(t, all, "%s: the shell does not take it", line)
+	require.NotEmpty(t, all, "%s: the shell runs no mqnotify command", line)
 	return all
 }
 
@@ -92,7 +91,7 @@ func parses(t *testing.T, page, line string, args []string) {
 	require.NoError(t, err, "%s: %s", page, line)
 	cmd.InitDefaultHelpFlag()
 	err = cmd.ParseFlags(rest)
-	if err == pflag.ErrHelp { //nolint:errorlint // it is that very one
+	if err == pflag.ErrHelp { //nolint:errorlint // pflag returns it unwrapped
 		return
 	}
 	require.NoError(t, err, "%s: %s", page, line)

@@ -22,7 +22,7 @@ func TestDoctor(t *testing.T) {
 		require.Regexp(t, `\n\d+ ok, 0 warnings, 0 problems\n$`, out)
 		require.Contains(t, succeed(t, config, "doctor"), "to check tables too: mqnotify doctor TOPIC...")
 
-		// A warning is no failure, a problem is.
+		// doctor exits with 0 after a warning, and with 1 after a problem.
 		mysqltest.Exec(t, db, "CREATE TABLE `a\nproblem` (id INT AUTO_INCREMENT PRIMARY KEY) ENGINE=MyISAM")
 		out = succeed(t, config, "doctor", "a\nproblem")
 		require.Contains(t, out, "warning  a\uFFFDproblem: engine: MyISAM has no transactions")
@@ -50,7 +50,7 @@ func TestDoctorJSON(t *testing.T) {
 		require.Equal(t, "table", last.Check)
 		require.Equal(t, "a<b", last.Topic)
 		require.Contains(t, last.Remedy, "mqnotify init")
-		require.Contains(t, r.out, `"topic":"a<b"`, "as it was given")
+		require.Contains(t, r.out, `"topic":"a<b"`, "the topic is unchanged")
 	})
 }
 
@@ -68,7 +68,7 @@ func TestDoctorShowsNoPassword(t *testing.T) {
 	})
 }
 
-// The name is this machine's, and is taken to be another's.
+// LOCALHOST in capitals is this machine, but doctor takes it for another host and warns of the unencrypted connection.
 func TestDoctorTellsOfUnverified(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, _ := database(t, s, "orders")
@@ -79,7 +79,7 @@ func TestDoctorTellsOfUnverified(t *testing.T) {
 	})
 }
 
-// A user can interrupt a doctor whose server does not answer.
+// An interrupt ends a doctor whose server does not answer.
 func TestDoctorIsInterrupted(t *testing.T) {
 	t.Parallel()
 	silent, err := net.Listen("tcp", "127.0.0.1:0")

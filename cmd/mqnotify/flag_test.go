@@ -13,7 +13,7 @@ func TestFlag(t *testing.T) {
 		config, db := database(t, s, "orders")
 		require.Equal(t, "0\n", succeed(t, config, "flag", "orders"))
 		succeed(t, config, "produce", "orders", "x")
-		require.Equal(t, "0\n", succeed(t, config, "flag", "orders"), "only produce --flag sets it")
+		require.Equal(t, "0\n", succeed(t, config, "flag", "orders"), "only produce --flag sets the flag")
 		succeed(t, config, "produce", "orders", "x", "--flag")
 		succeed(t, config, "produce", "orders", "x", "--flag")
 		require.Equal(t, "2\n", succeed(t, config, "flag", "orders"))
@@ -26,7 +26,7 @@ func TestFlag(t *testing.T) {
 	})
 }
 
-// Triggers set the flag for writers that know nothing of it, in both forms.
+// Triggers set the flag, in both forms, for programs that do not set it.
 func TestTriggers(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s)
@@ -36,7 +36,7 @@ func TestTriggers(t *testing.T) {
 			mysqltest.Exec(t, db, "CREATE TABLE "+quoted+" (id INT PRIMARY KEY)")
 			init := []string{"init", "--trigger", table, "--trigger-on", "insert,DELETE", "--trigger-form", form}
 			require.Empty(t, succeed(t, config, init...))
-			require.Empty(t, succeed(t, config, init...), "it may run twice")
+			require.Empty(t, succeed(t, config, init...), "a second run changes nothing")
 			mysqltest.Exec(t, db, "INSERT INTO "+quoted+" VALUES (1), (2), (3)")
 			mysqltest.Exec(t, db, "UPDATE "+quoted+" SET id = 4 WHERE id = 3")
 			mysqltest.Exec(t, db, "DELETE FROM "+quoted+" WHERE id = 1")

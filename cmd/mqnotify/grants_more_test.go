@@ -11,12 +11,12 @@ import (
 	"github.com/mqnotify/mqnotify/internal/server"
 )
 
-// With all that grants prints for a role an account reads and writes nothing of other topics, of queues unless it works on
-// queues, and of other databases. It can't choose an id where it may insert: the largest one would end the table.
+// An account with all grants of a role can use no other topics, no queues (unless the role works on queues) and no other
+// databases. It cannot choose the id of a row that it inserts, because the largest id would end the table.
 func TestGrantsAllowNoMore(t *testing.T) {
 	const insertID, insertTaskID = "INSERT INTO orders (id, payload) VALUES (18446744073709551614, 'x')",
 		"INSERT INTO mqnotify_task (id, queue, payload) VALUES (18446744073709551614, 'mail', 'x')"
-	denied := map[string][]string{ // besides those for all roles
+	denied := map[string][]string{ // in addition to those for all roles
 		roleProducer: {insertID, "SELECT * FROM orders", "UPDATE orders SET payload = 'x'", "DELETE FROM orders", "SELECT * FROM mqnotify_task"},
 		roleConsumer: {insertID, "INSERT INTO orders (payload) VALUES ('x')", "UPDATE orders SET payload = 'x'", "DELETE FROM orders"},
 		roleTailer:   {insertID, "INSERT INTO orders (payload) VALUES ('x')", "SELECT * FROM mqnotify_offset"},

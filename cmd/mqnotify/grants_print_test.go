@@ -38,7 +38,7 @@ func TestGrantsPrint(t *testing.T) {
 	require.Contains(t, fail(t, exitUsage, nil, "grants", "orders"), "--database NAME")
 }
 
-// The whole of what grants prints runs as it is.
+// A database runs all that grants prints as it is.
 func TestGrantsRun(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		root, db := database(t, s, "orders", "orders_changes")
@@ -47,7 +47,7 @@ func TestGrantsRun(t *testing.T) {
 		printed := succeed(t, root, "grants", "orders", "--to", user.User)
 		for statement := range strings.SplitSeq(printed, ";\n") {
 			if s.IsMariaDB() && strings.Contains(statement, "performance_schema") {
-				continue // not for MariaDB, as the lines before say
+				continue // the printed text says that this is only for MySQL
 			}
 			if statement = strings.TrimSpace(statement); statement != "" {
 				mysqltest.Exec(t, db, statement)

@@ -6,7 +6,7 @@ import (
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 )
 
-// An ordered queue's row is locked, for which MySQL wants UPDATE on it and MariaDB does not.
+// An enqueuer and a worker lock an ordered queue's row. MySQL asks for UPDATE on it, and MariaDB does not.
 func TestGrantsOfOrderedQueues(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		var ordered []string

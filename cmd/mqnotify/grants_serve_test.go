@@ -13,7 +13,7 @@ import (
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 )
 
-// TestGrantsOfServe is TestGrantsAreTheLeast for import, serve and capture.
+// TestGrantsOfServe is TestGrantsAreTheLeast for serve and capture.
 func TestGrantsOfServe(t *testing.T) {
 	leastOfAll(t, []role{
 		{"serve", []string{"serve: mqnotify"}, func(t *testing.T, a account) bool {
@@ -64,7 +64,7 @@ func TestGrantsOfServe(t *testing.T) {
 			if !a.can(t, "capture", "repair", "orders") {
 				return false
 			}
-			_, err := a.db.ExecContext(t.Context(), "INSERT INTO orders (payload) VALUES ('x')") // the trigger has this account's rights
+			_, err := a.db.ExecContext(t.Context(), "INSERT INTO orders (payload) VALUES ('x')") // the trigger runs with the privileges of the account
 			return err == nil
 		}},
 		{"capture with a snapshot", []string{"capture:", "capture, besides: mqnotify capture snapshot"}, func(t *testing.T, a account) bool {
@@ -84,8 +84,7 @@ func TestGrantsOfImport(t *testing.T) {
 	role{"importer", []string{"importer:"}, func(t *testing.T, a account) bool { return a.imports(t, broker) }}.least(t)
 }
 
-// serves reports whether a server of this account shows the topic's messages and groups, and
-// does what is asked of it there.
+// serves reports whether a server of this account shows the topic's messages and groups, and whether does succeeds there.
 func (a account) serves(t *testing.T, does func(url string) bool) bool {
 	t.Helper()
 	succeed(t, a.root, "consume", "orders", "--group", "g", "--stop-at-end")
@@ -126,7 +125,7 @@ func (a account) serves(t *testing.T, does func(url string) bool) bool {
 	return r.interrupt(t).code == exitDone && did
 }
 
-// ask makes a request; headers are "Name: value".
+// ask makes a request and returns its status and body. Each header is "Name: value".
 func ask(t *testing.T, method, url, body string, headers ...string) (status int, answer string) {
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
@@ -144,11 +143,11 @@ func ask(t *testing.T, method, url, body string, headers ...string) (status int,
 	return response.StatusCode, string(all)
 }
 
-// imports reports whether an import stores a message, and forgets an old id.
+// imports reports whether an import stores a message and deletes an old id.
 func (a account) imports(t *testing.T, broker *brokertest.Broker) bool {
 	t.Helper()
 	mysqltest.Exec(t, a.db, "DELETE FROM mqnotify_import")
-	origin := "redis://" + broker.Addr() + "/0/" + a.root.DBName // as the import names it
+	origin := "redis://" + broker.Addr() + "/0/" + a.root.DBName // the name that the import stores
 	mysqltest.Exec(t, a.db, "INSERT INTO mqnotify_import (topic, source, message_id, seen_at) VALUES ('orders', ?, 'old', '2020-01-01')", origin)
 	client := redis.NewClient(&redis.Options{Addr: broker.Addr(), Username: brokertest.User, Password: brokertest.Password})
 	defer client.Close()

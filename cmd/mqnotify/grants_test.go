@@ -15,8 +15,7 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// What grants prints is enough for each role, and with any privilege less the
-// command fails.
+// The printed grants are enough for each role. Without any one of their privileges the command fails.
 func TestGrantsAreTheLeast(t *testing.T) {
 	leastOfAll(t, []role{
 		{"producer", []string{"producer:"}, func(t *testing.T, a account) bool {
@@ -27,14 +26,14 @@ func TestGrantsAreTheLeast(t *testing.T) {
 			return r.code == exitDone && !strings.Contains(r.err, "the flag was not set")
 		}},
 		{"tailer", []string{"tailer and"}, func(t *testing.T, a account) bool {
-			mysqltest.Exec(t, a.db, "DELETE FROM orders WHERE id = 2") // a gap, which is probed
+			mysqltest.Exec(t, a.db, "DELETE FROM orders WHERE id = 2") // makes a gap, which the reader must settle
 			return a.can(t, "tail", "orders") &&
 				a.can(t, "consume", "orders", "--from", "1", "--grace", "1ms", "--strict", "--limit", "2")
 		}},
 		{"consumer", []string{"tailer and", "besides, for consume --group"}, func(t *testing.T, a account) bool {
 			mysqltest.Exec(t, a.db, "DELETE FROM mqnotify_offset")
 			group := []string{"consume", "orders", "--group", "g", "--from", "1", "--stop-at-end"}
-			bad := []string{"--reset", "--attempts", "1", "--", "false"} // which makes dead letters
+			bad := []string{"--reset", "--attempts", "1", "--", "false"} // makes dead letters
 			return a.can(t, group...) && a.can(t, append(group, bad...)...)
 		}},
 		{"consumer that shares", []string{"tailer and", "besides, for consume --group", "besides, for consume --members-share"}, func(t *testing.T, a account) bool {
@@ -42,13 +41,13 @@ func TestGrantsAreTheLeast(t *testing.T) {
 			mysqltest.Exec(t, a.db, "DELETE FROM mqnotify_partition")
 			share := []string{"consume", "orders", "--members-share", "--partitions", "2", "--from", "1", "--stop-at-end"}
 			return a.can(t, append(share, "--group", "a")...) &&
-				a.can(t, append(share, "--group", "b", "--attempts", "1", "--", "false")...) // which makes dead letters
+				a.can(t, append(share, "--group", "b", "--attempts", "1", "--", "false")...) // makes dead letters
 		}},
 		{"consumer with flag", []string{"tailer and", "besides, for consume --flag"}, func(t *testing.T, a account) bool {
 			succeed(t, a.root, "produce", "orders", "x", "--flag")
 			all := len(mysqltest.Values[string](t, a.db, "SELECT id FROM orders"))
 			r := background(t, a.config, "consume", "orders", "--flag", "row", "--from", "1", "--limit", strconv.Itoa(all+1))
-			// It takes the flag's row away when it has read all, and then waits.
+			// The consumer deletes the flag's row when it has read all messages, and then waits.
 			require.Eventually(t, func() bool {
 				select {
 				case <-r.ended:
@@ -85,7 +84,7 @@ func TestGrantsAreTheLeast(t *testing.T) {
 		}},
 		{"status of others", []string{"status:", "besides, to count the sessions"}, func(t *testing.T, a account) bool {
 			succeed(t, a.root, "consume", "orders", "--group", "g", "--stop-at-end")
-			for range 2 { // one of them follows
+			for range 2 { // one leads and the other follows
 				waits := background(t, a.root, "tail", "-f", "orders")
 				waits.err.contains(t, "msg=waiting")
 			}
@@ -115,7 +114,7 @@ func TestGrantsAreTheLeast(t *testing.T) {
 			})
 			mysqltest.Exec(t, a.db, "DELETE FROM mqnotify_offset")
 			mysqltest.Exec(t, a.db, "DELETE FROM mqnotify_origin")
-			for range 2 { // which makes dead letters, and then replaces them
+			for range 2 { // makes dead letters, and then replaces them
 				if !a.deadLetters(t, a.config) {
 					return false
 				}
@@ -131,7 +130,7 @@ func TestGrantsAreTheLeast(t *testing.T) {
 				return false
 			}
 			succeed(t, a.root, "dead", "orders", "retry", "--all")
-			return a.deadLetters(t, a.config) && // they are dead letters again
+			return a.deadLetters(t, a.config) && // the retries fail, and make dead letters again
 				succeed(t, a.root, "dead", "orders", "retry", "--all") != "0\n" &&
 				a.can(t, "consume", "orders", "--group", "g", "--stop-at-end") &&
 				len(mysqltest.Values[string](t, a.db, "SELECT id FROM mqnotify_dead_letter")) == 0
@@ -142,7 +141,7 @@ func TestGrantsAreTheLeast(t *testing.T) {
 		{"lease", []string{"besides, for lock --kind lease"}, func(t *testing.T, a account) bool {
 			mysqltest.Exec(t, a.db, "DELETE FROM mqnotify_lease")
 			lock := []string{"lock", "x", "--kind", "lease", "--ttl", "6s", "--", "sleep"}
-			first, again := a.can(t, append(lock, "2.5")...), a.can(t, append(lock, "0")...) // the first renews it
+			first, again := a.can(t, append(lock, "2.5")...), a.can(t, append(lock, "0")...) // the first lasts long enough to renew the lease
 			return first && again
 		}},
 		{"once", []string{"guard, for mqnotify once"}, func(t *testing.T, a account) bool {
@@ -262,15 +261,14 @@ func TestGrantsAreTheLeast(t *testing.T) {
 	})
 }
 
-// role is what an account is for.
+// role is a purpose of an account.
 type role struct {
 	name  string
-	needs []string // the sections of what grants prints, by their beginnings
+	needs []string // the beginnings of the sections of grants that it needs
 	works func(t *testing.T, a account) bool
 }
 
-// leastOfAll is least for roles that may build on those before them: what an earlier role has shown to be needed is not taken
-// away again.
+// leastOfAll runs least for roles that may build on earlier ones. A section that an earlier role needs is not reduced again.
 func leastOfAll(t *testing.T, roles []role) {
 	var shown []string
 	for _, r := range roles {
@@ -279,13 +277,13 @@ func leastOfAll(t *testing.T, roles []role) {
 	}
 }
 
-// least shows that the role works with what grants prints, and not with any privilege less, apart from those of the needs that
-// are shown already.
+// least checks that the role works with its grants, and fails with any privilege less. The sections in shown are not reduced,
+// because another role has shown that they are needed.
 func (r role) least(t *testing.T, shown ...string) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) { r.leastOn(t, s, shown, "init", "--queue", "mail") })
 }
 
-// leastOn is least on one server; prepare is a command that root runs before.
+// leastOn is least on one server. root first runs the command prepare.
 func (r role) leastOn(t *testing.T, s *mysqltest.Server, before []string, prepare ...string) {
 	root, db := database(t, s, "orders", "orders_changes")
 	succeed(t, root, "produce", "orders", "x", "y", "z")
@@ -301,19 +299,19 @@ func (r role) leastOn(t *testing.T, s *mysqltest.Server, before []string, prepar
 	try := func(own []string, most time.Duration) bool {
 		return r.works(t, account{s.User(t, root, slices.Concat(shown, own)...), root, db, most})
 	}
-	require.True(t, try(own, patience), "%q and %q are enough", shown, own)
+	require.True(t, try(own, patience), "%q and %q must be enough", shown, own)
 	all := without(own)
 	if testing.Short() {
 		one := mysqltest.Random(t).IntN(len(all))
 		all = all[one : one+1]
 	}
 	for _, fewer := range all {
-		require.False(t, try(fewer, 3*time.Second), "%q and %q would do", shown, fewer)
+		require.False(t, try(fewer, 3*time.Second), "%q and %q are enough, so grants prints too much", shown, fewer)
 	}
 }
 
-// With what grants prints consumers are woken by the trigger of another account, and by a producer that may do nothing but
-// insert and call mqnotify_wake.
+// With the printed grants, the trigger of another account wakes consumers, and so does a producer that may only insert and call
+// mqnotify_wake.
 func TestGrantsWake(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		root, db := database(t, s, "orders", "bulk")
@@ -334,7 +332,7 @@ func TestGrantsWake(t *testing.T) {
 	})
 }
 
-// The privileges for exact gaps are those that the servers ask for.
+// The servers ask for all privileges that grants prints for exact gaps.
 func TestGrantsForExactGaps(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		root, _ := database(t, s, "orders")
@@ -355,7 +353,7 @@ func TestGrantsForExactGaps(t *testing.T) {
 		exact := grantsOf(root, "besides, to know exactly")
 		require.Equal(t, "metadata-locks", writers(exact))
 		for _, fewer := range without(exact) {
-			require.Equal(t, "unknown", writers(fewer), "%q would do", fewer)
+			require.Equal(t, "unknown", writers(fewer), "%q is enough, so grants prints too much", fewer)
 		}
 	})
 }

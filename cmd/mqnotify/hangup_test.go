@@ -13,7 +13,7 @@ import (
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 )
 
-// Under nohup the command goes on when the terminal is gone: mqnotify does not pass SIGHUP on.
+// Under nohup the command survives the end of the terminal: mqnotify does not forward SIGHUP.
 func TestLockUnderNohup(t *testing.T) {
 	mysqltest.Rotate(t, [][]string{{"lock", "x"}, {"once", "k"}}, func(t *testing.T, s *mysqltest.Server, guard []string) {
 		config, _ := database(t, s)
@@ -21,7 +21,7 @@ func TestLockUnderNohup(t *testing.T) {
 		p := launchUnderNohup(t, config, append(guard, "--", "bash", "-c", shell)...)
 		p.out.contains(t, "begun\n")
 		p.signal(t, syscall.SIGHUP)
-		p.signal(t, syscall.SIGUSR1) // a HUP that was passed on would come before
+		p.signal(t, syscall.SIGUSR1) // the command would get a forwarded HUP before it
 		p.out.contains(t, "USR1\n")
 		p.signal(t, syscall.SIGTERM)
 		require.Equal(t, 9, p.code(t), p.err.String())
@@ -29,7 +29,7 @@ func TestLockUnderNohup(t *testing.T) {
 	})
 }
 
-// launchUnderNohup is launch for a process that was started to ignore SIGHUP.
+// launchUnderNohup is launch for a process that ignores SIGHUP from its start.
 func launchUnderNohup(tb testing.TB, config *mysql.Config, args ...string) *process {
 	tb.Helper()
 	p := newProcess(tb, config, args...)

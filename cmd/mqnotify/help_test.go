@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The first page that a user sees. MQNOTIFY_UPDATE=1 writes it again.
+// The help is the first page that a user sees. With MQNOTIFY_UPDATE=1 the test writes its golden file.
 func TestHelp(t *testing.T) {
 	t.Parallel()
 	golden := filepath.Join("testdata", "help.txt")
@@ -24,7 +24,7 @@ func TestHelp(t *testing.T) {
 	require.Equal(t, string(want), help)
 }
 
-// Every command has examples; docs/help_test.go tries them.
+// Every command has examples. docs/help_test.go runs them.
 func TestExamples(t *testing.T) {
 	root := newRoot(newApp(streams{}))
 	for _, cmd := range append(root.Commands(), root) {
@@ -38,7 +38,7 @@ func TestExamples(t *testing.T) {
 	}
 }
 
-// Flags have names that tell what they are and take, and complete in a shell.
+// A shell completes the values of flags and arguments, and never with names of files.
 func TestFlagsComplete(t *testing.T) {
 	t.Parallel()
 	for line, want := range map[string]string{
@@ -84,7 +84,7 @@ func TestFlagsComplete(t *testing.T) {
 		require.Equal(t, want, strings.Join(words(got), " "), line)
 		require.Equal(t, "4\n", directive, "%s completes with names of files", line)
 	}
-	for shell, want := range map[string]string{"bash": "__start_mqnotify", "zsh": "#compdef mqnotify", "fish": "complete -c mqnotify"} { // those of a release
+	for shell, want := range map[string]string{"bash": "__start_mqnotify", "zsh": "#compdef mqnotify", "fish": "complete -c mqnotify"} { // as in a release
 		require.Contains(t, succeed(t, nil, "completion", shell), want)
 	}
 }
@@ -93,7 +93,7 @@ func TestVersion(t *testing.T) {
 	require.Regexp(t, `^mqnotify \S+ go1\.\S+\n$`, succeed(t, nil, "--version"))
 }
 
-// A mistake exits with 2, and says what to type.
+// A wrong command line exits with 2 and says what to type.
 func TestUsage(t *testing.T) {
 	t.Parallel()
 	for line, want := range map[string]string{
@@ -285,18 +285,18 @@ func TestUsage(t *testing.T) {
 	}
 }
 
-// Logs and the last error are lines of JSON if the user asks for that.
+// With --log-format json, the logs and the last error are lines of JSON.
 func TestLogFormat(t *testing.T) {
 	message := fail(t, exitFailed, nil, "tail", "t", "--log-format", "json")
 	require.Regexp(t, `^\{"time":"[^"]+","level":"ERROR","msg":"no server is named[^"]+"\}\n$`, message)
 }
 
-// A command that is not there is found out before a message is taken.
+// A missing command is an error before any message is read.
 func TestCommandNotFound(t *testing.T) {
 	require.Contains(t, fail(t, exitFailed, nil, "consume", "t", "--", "no-such-command"), "no-such-command")
 }
 
-// There is a manual page for each command that help shows.
+// Every command that help shows has a manual page.
 func TestMan(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "man1")
 	succeed(t, nil, "man", dir)

@@ -26,13 +26,13 @@ import (
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 )
 
-// impostor is a server that lets every client log in with caching_sha2_password, whose full exchange gives
-// the password to the server: under a key that the server sends, or as it is over TLS.
+// impostor is a server that asks every client for the full exchange of caching_sha2_password. In it the client sends the
+// password: encrypted with a key of the server, or in clear text over TLS.
 type impostor struct {
 	addr        string
 	key         *rsa.PrivateKey
-	certificate *tls.Certificate // nil: it has no TLS
-	clear       bool             // it asks for mysql_clear_password
+	certificate *tls.Certificate // nil without TLS
+	clear       bool             // the impostor asks for mysql_clear_password instead
 	mu          sync.Mutex
 	passwords   []string
 }
@@ -98,7 +98,7 @@ func readPacket(r io.Reader) (payload []byte, sequence byte, err error) {
 
 func (i *impostor) serve(conn net.Conn) error {
 	scramble := []byte("01234567890123456789")
-	capabilities := uint32(0x00000001 | 0x00000004 | 0x00000008 | 0x00000200 | 0x00002000 | 0x00008000 | 0x00080000) // as the client needs
+	capabilities := uint32(0x00000001 | 0x00000004 | 0x00000008 | 0x00000200 | 0x00002000 | 0x00008000 | 0x00080000) // for the client
 	if i.certificate != nil {
 		capabilities |= 0x00000800
 	}
@@ -113,15 +113,15 @@ func (i *impostor) serve(conn net.Conn) error {
 	if err != nil {
 		return err
 	}
-	encrypted := len(response) == 32 // a request for TLS
+	encrypted := len(response) == 32 // the length of a request for TLS
 	if encrypted {
-		secure := tls.Server(conn, &tls.Config{Certificates: []tls.Certificate{*i.certificate}}) //nolint:gosec // it is an attacker
+		secure := tls.Server(conn, &tls.Config{Certificates: []tls.Certificate{*i.certificate}}) //nolint:gosec // the impostor plays an attacker
 		conn = secure
 		if _, sequence, err = readPacket(conn); err != nil {
 			return err
 		}
 	}
-	request := []byte{1, 4} // the full exchange, please
+	request := []byte{1, 4} // asks for the full exchange
 	if i.clear {
 		request = []byte("\xfemysql_clear_password\x00")
 	}
@@ -132,7 +132,7 @@ func (i *impostor) serve(conn net.Conn) error {
 	if err != nil {
 		return err
 	}
-	if len(answer) == 1 && answer[0] == 2 { // it asks for the key
+	if len(answer) == 1 && answer[0] == 2 { // the client asks for the key
 		der, err := x509.MarshalPKIXPublicKey(&i.key.PublicKey)
 		if err != nil {
 			return err
@@ -144,7 +144,7 @@ func (i *impostor) serve(conn net.Conn) error {
 		if answer, _, err = readPacket(conn); err != nil {
 			return err
 		}
-		if answer, err = rsa.DecryptOAEP(sha1.New(), nil, i.key, answer, nil); err != nil { //nolint:gosec // as the protocol has it
+		if answer, err = rsa.DecryptOAEP(sha1.New(), nil, i.key, answer, nil); err != nil { //nolint:gosec // the protocol uses SHA-1
 			return err
 		}
 		for n := range answer {
@@ -157,20 +157,20 @@ func (i *impostor) serve(conn net.Conn) error {
 	return errors.New("that is all")
 }
 
-// A server that takes another one's place on the network gets the password, unless the connection verifies the
-// server: with an authority, or with the fingerprint of the certificate.
+// A server that takes the place of another one on the network gets the password, unless the connection verifies the server by
+// an authority or by the fingerprint of its certificate.
 func TestImpostor(t *testing.T) {
 	mysqltest.Once(t)
 	const password = "s3cret"
 	folder := t.TempDir()
-	genuine := newImpostor(t, true) // whose certificate is pinned
+	genuine := newImpostor(t, true) // the flags ca: and sha256: name the certificate of this server
 	sum := sha256.Sum256(genuine.certificate.Certificate[0])
 	fingerprint := hex.EncodeToString(sum[:])
 	ca := filepath.Join(folder, "ca.pem")
 	require.NoError(t, os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: genuine.certificate.Certificate[0]}), 0o600))
 	for _, withTLS := range []bool{false, true} {
 		for tlsFlag, safe := range map[string]bool{
-			"": false, "preferred": false, "skip-verify": withTLS == false, // it demands TLS
+			"": false, "preferred": false, "skip-verify": withTLS == false, // skip-verify demands TLS
 			"true": true, "ca:" + ca: true, "sha256:" + fingerprint: true,
 		} {
 			other := newImpostor(t, withTLS)
@@ -194,7 +194,7 @@ func TestImpostor(t *testing.T) {
 			}
 		}
 	}
-	for _, form := range []string{"ca:" + ca, "sha256:" + strings.ToUpper(fingerprint)} { // which is the right server
+	for _, form := range []string{"ca:" + ca, "sha256:" + strings.ToUpper(fingerprint)} { // the right server gets the password
 		config, err := dsn.Parse("me:" + password + "@tcp(" + genuine.addr + ")/shop")
 		require.NoError(t, err)
 		before := len(genuine.got())
@@ -203,7 +203,7 @@ func TestImpostor(t *testing.T) {
 	}
 }
 
-// A server that asks for the password in clear text does not get it, and the error does not advise to give it.
+// A server that asks for the password in clear text does not get it, and the error does not advise to send it.
 func TestCleartextPassword(t *testing.T) {
 	mysqltest.Once(t)
 	for _, withTLS := range []bool{false, true} {
@@ -221,7 +221,7 @@ func TestCleartextPassword(t *testing.T) {
 	}
 }
 
-// A connection over which another server could get the password is told, once: in the log, and by doctor.
+// If another server could get the password over a connection, the log warns once, and doctor warns as well.
 func TestUnverifiedIsTold(t *testing.T) {
 	mysqltest.Once(t)
 	for query, want := range map[string]bool{"": true, "?tls=preferred": true, "?tls=skip-verify": true, "?tls=true": false, "?tls=sha256:" + strings.Repeat("ab", 32): false} {

@@ -29,7 +29,7 @@ func TestInit(t *testing.T) {
 	})
 }
 
-// What --print prints makes the same database, by any client.
+// The SQL that --print prints makes the same database, in any client.
 func TestInitPrint(t *testing.T) {
 	script := succeed(t, nil, "init", "--print", "orders", "--trigger", "orders", "--trigger-on", "insert,update")
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
@@ -50,14 +50,14 @@ func TestInitPrint(t *testing.T) {
 	})
 }
 
-// tables are the database's tables and their columns.
+// tables returns the tables of the database with their columns.
 func tables(tb testing.TB, db *sqlx.DB) []string {
 	tb.Helper()
 	return mysqltest.Values[string](tb, db, `SELECT CONCAT_WS(' ', TABLE_NAME, COLUMN_NAME, COLUMN_TYPE, IS_NULLABLE, COLUMN_DEFAULT, EXTRA)
 		FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = DATABASE() ORDER BY TABLE_NAME, ORDINAL_POSITION`)
 }
 
-// init makes the procedures for programs in other languages, mends them, and drops them with --remove.
+// init makes the procedures for programs in other languages, replaces changed ones, and drops them with --remove.
 func TestInitProcedures(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
@@ -93,7 +93,7 @@ func TestInitProcedures(t *testing.T) {
 	})
 }
 
-// An older mqnotify changes nothing in a database that a newer one has made.
+// An older mqnotify changes nothing in a database of a newer one.
 func TestInitNewer(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
@@ -107,7 +107,7 @@ func TestInitNewer(t *testing.T) {
 	})
 }
 
-// Other commands would take the name for a flag.
+// init refuses names that begin with a dash, because other commands would take them for flags.
 func TestInitRefusesNamesLikeFlags(t *testing.T) {
 	require.Contains(t, fail(t, exitUsage, nil, "init", "--", "-x"), `named "-x" would be taken for a flag`)
 	require.Contains(t, fail(t, exitUsage, nil, "init", "--queue=-mail"), `named "-mail"`)

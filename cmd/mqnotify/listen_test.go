@@ -15,7 +15,7 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// A line for each notification of the names, from "listening" on.
+// listen prints a line for every notification of its names that is sent after the log line "listening".
 func TestListenPrints(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s)
@@ -53,8 +53,8 @@ func TestListenPrints(t *testing.T) {
 	})
 }
 
-// A transaction of any program is heard of when it has committed: at once where init made the wake trigger, and soon
-// where there is none.
+// listen prints a notification of any program when its transaction has committed: at once with the wake trigger of init, and
+// soon without it.
 func TestListenHearsTransactions(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		for _, test := range []struct {
@@ -82,7 +82,7 @@ func TestListenHearsTransactions(t *testing.T) {
 	})
 }
 
-// What was missed is a warning, and a member of the JSON.
+// Missed notifications cause a warning, and a member of the JSON.
 func TestListenMissed(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 6000, time.UTC)
 	missed := []notify.Notification{{Missed: true}, {ID: 7, Name: "n", Payload: []byte("x"), Time: now, Missed: true}, {ID: 8, Name: "n", Time: now}}
@@ -111,7 +111,7 @@ func TestListenMissed(t *testing.T) {
 	}
 }
 
-// A command runs for each notification, one at a time. One that fails ends nothing.
+// The command runs for every notification, one at a time. A command that fails does not end listen.
 func TestListenRunsCommand(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s)
@@ -121,7 +121,7 @@ func TestListenRunsCommand(t *testing.T) {
 		l.err.contains(t, "msg=listening")
 		succeed(t, config, "notify", "jobs", "one")
 		l.out.contains(t, "run jobs one\nstdin:one\n")
-		succeed(t, config, "notify", "others", "two") // which wait, since it runs
+		succeed(t, config, "notify", "others", "two") // waits while the command runs
 		mysqltest.Exec(t, db, "INSERT INTO mqnotify_notification (name, payload) VALUES ('jobs', x'610062')")
 		require.Equal(t, "run jobs one\nstdin:one\n", l.out.String())
 		require.NoError(t, os.WriteFile(gate, nil, 0o600))
@@ -133,7 +133,7 @@ func TestListenRunsCommand(t *testing.T) {
 	})
 }
 
-// Ctrl-C lets the command in hand finish.
+// After Ctrl-C the running command finishes.
 func TestListenCommandInterrupted(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, _ := database(t, s)
@@ -142,7 +142,7 @@ func TestListenCommandInterrupted(t *testing.T) {
 			"sh", "-c", "echo begun; while ! [ -e "+gate+" ]; do sleep 0.05; done; echo ended")
 		l.err.contains(t, "msg=listening")
 		succeed(t, config, "notify", "jobs")
-		succeed(t, config, "notify", "jobs") // which is not run any more
+		succeed(t, config, "notify", "jobs") // the command does not run for this one
 		l.out.contains(t, "begun\n")
 		l.stop()
 		require.NoError(t, os.WriteFile(gate, nil, 0o600))
@@ -151,7 +151,7 @@ func TestListenCommandInterrupted(t *testing.T) {
 	})
 }
 
-// A server that goes away is waited for, by a listener, and by a producer between two lines.
+// A listener waits for a server that goes away, and so does a producer between two lines.
 func TestReconnects(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		own := s.Start(t)
@@ -176,7 +176,7 @@ func TestReconnects(t *testing.T) {
 		require.Equal(t, exitDone, p.wait(t).code)
 		require.Equal(t, []string{"one", "two"}, mysqltest.Values[string](t, db, "SELECT payload FROM orders ORDER BY id"))
 
-		// One that was never there is not.
+		// A command whose server does not answer at the start fails.
 		own.Stop()
 		for _, command := range []string{"listen reload", "notify reload", "produce orders x"} {
 			require.Contains(t, fail(t, exitFailed, config, strings.Fields(command)...), "is the server running there?")

@@ -15,7 +15,7 @@ import (
 
 var lockKinds = []string{kindAdvisory, kindLease}
 
-// The command's exit code, streams and environment are those of one that is run as it is.
+// A command under a lock has the same exit code, streams and environment as without it, and the variables of the lock.
 func TestLockRuns(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, _ := database(t, s)
@@ -32,8 +32,8 @@ func TestLockRuns(t *testing.T) {
 	})
 }
 
-// One at a time, of both kinds; who does not get the lock ends with 75, or as it is told,
-// and runs nothing.
+// One command at a time runs under a lock of either kind. A command that does not get the lock does not run, and mqnotify exits
+// with 75 or with the given code.
 func TestLockHeld(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, _ := database(t, s)
@@ -45,7 +45,7 @@ func TestLockHeld(t *testing.T) {
 				}
 				first := background(t, config, lock("--", "sh", "-c", "echo has it; exec sleep 1000")...)
 				first.out.contains(t, "has it\n")
-				for _, timeout := range []string{"0s", mysqltest.Size("3s", "5s", "5s")} { // time to connect first, on a busy machine
+				for _, timeout := range []string{"0s", mysqltest.Size("3s", "5s", "5s")} { // a busy machine needs time to connect first
 					args := lock("--timeout", timeout, "--", "echo", "ran")
 					other := background(t, config, append([]string{"lock", "-E", "7"}, args[1:]...)...)
 					r := mqnotify(t, config, "", args...)
@@ -59,14 +59,14 @@ func TestLockHeld(t *testing.T) {
 				second := background(t, config, lock("--", "echo", "ran")...)
 				require.Equal(t, exitFailed, interrupted.interrupt(t).code, "the command was not run")
 				r := first.interrupt(t)
-				require.Equal(t, 128+15, r.code, "what ended the command")
+				require.Equal(t, 128+15, r.code, "SIGTERM ended the command")
 				require.Equal(t, result{exitDone, "ran\n", ""}, second.wait(t))
 			})
 		}
 	})
 }
 
-// A server that is away, or does not answer, is a failure: it is unknown whether the lock is held.
+// If the server is away or does not answer, the command fails, because it is unknown whether the lock is held.
 func TestLockServerAway(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, _ := database(t, s)
@@ -89,8 +89,7 @@ func TestLockServerAway(t *testing.T) {
 	})
 }
 
-// A command whose lock is lost gets SIGTERM. One that does not care ends with an error of
-// ours.
+// A command whose lock is lost gets SIGTERM. If it then exits with 0, mqnotify exits with its own error.
 func TestLockLost(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s)
@@ -112,7 +111,7 @@ func TestLockLost(t *testing.T) {
 			for script := range codes {
 				args := []string{"lock", script, "--kind", kind}
 				if kind == kindLease {
-					args = append(args, "--ttl", mysqltest.Size("15s", "30s", "30s")) // a tenth of that is between SIGTERM and SIGKILL
+					args = append(args, "--ttl", mysqltest.Size("15s", "30s", "30s")) // a tenth of the ttl passes between SIGTERM and SIGKILL
 				}
 				all[script] = background(t, config, append(args, "--", "sh", "-c", script)...)
 			}
@@ -130,29 +129,28 @@ func TestLockLost(t *testing.T) {
 	})
 }
 
-// The command of a lease that can't be renewed is gone before another one has the lease, though
-// it does not end when it is asked to.
+// If a lease cannot be renewed, its command has ended before another command has the lease, even if it ignores SIGTERM.
 func TestLockCutOff(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, _ := database(t, s)
 		proxy := s.Proxy(t)
 		file := filepath.Join(t.TempDir(), "lines")
-		ttl := mysqltest.Size("4s", "30s", "30s") // a fifteenth of that is for the kill itself
+		ttl := mysqltest.Size("4s", "30s", "30s") // a fifteenth of it is left for the kill
 		lock := []string{"lock", "x", "--kind", "lease", "--ttl", ttl, "--", "sh", "-c"}
 		cut := background(t, proxy.Config(config), append(lock, "trap '' TERM; echo $$; while :; do echo first >> "+file+"; sleep 0.05; done")...)
 		cut.out.contains(t, "\n")
 		proxy.Down()
-		if testing.Short() { // of a short time too little is left between its end and the other's beginning
+		if testing.Short() { // a short ttl leaves too little time between the end of one and the start of the other
 			requireGone(t, words(cut.out.String())[0])
 		}
 		succeed(t, config, append(lock, "echo second >> "+file+"; while kill -0 "+words(cut.out.String())[0]+"; do sleep 0.05; done")...)
 		require.Equal(t, 128+9, cut.wait(t).code)
 		lines := linesOf(t, file)
-		require.Equal(t, "second", lines[len(lines)-1], "both at once")
+		require.Equal(t, "second", lines[len(lines)-1], "the first command ran while the second held the lock")
 	})
 }
 
-// A key is done once, or once in a time; its command's failure makes it no less done.
+// once runs the command once per key, or once per interval. A command that fails counts as run.
 func TestOnce(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s)
@@ -185,7 +183,7 @@ func TestOnce(t *testing.T) {
 		require.Empty(t, succeed(t, config, every...))
 		mysqltest.Exec(t, db, "UPDATE mqnotify_interval SET taken_at = taken_at - INTERVAL 23 HOUR")
 		require.Equal(t, "ran\n", succeed(t, config, every...))
-		require.Equal(t, "ran\n", succeed(t, config, "once", "nightly", "--", "echo", "ran"), "another kind of key")
+		require.Equal(t, "ran\n", succeed(t, config, "once", "nightly", "--", "echo", "ran"), "a key without an interval is another key")
 	})
 }
 
@@ -213,12 +211,12 @@ func TestLockFails(t *testing.T) {
 		require.Equal(t, 1, strings.Count(message, "mqnotify grants"), message)
 		require.Contains(t, fail(t, exitFailed, config, "lock", "x", "--", "no-such-command"), "no-such-command")
 		require.Contains(t, fail(t, exitFailed, config, "once", "x", "--", "no-such-command"), "no-such-command")
-		require.Equal(t, "ran\n", succeed(t, config, "once", "x", "--", "echo", "ran"), "it was not used up")
+		require.Equal(t, "ran\n", succeed(t, config, "once", "x", "--", "echo", "ran"), "the key was not used up")
 	})
 }
 
-// Commands that wait for one lock count up a file in two steps: no two count at the same
-// time. Those that ask for the same key run it once.
+// Commands under one lock increment a file in two steps, and no two do so at the same time. Of several commands with one key,
+// once runs one.
 func TestLockExcludes(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, _ := database(t, s)

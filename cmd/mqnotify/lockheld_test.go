@@ -13,7 +13,7 @@ import (
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 )
 
-// A command that asks for the lock under which it runs would wait for itself.
+// A command that asks for the lock under which it runs fails, because it would wait for itself.
 func TestLockNested(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, _ := database(t, s)
@@ -34,8 +34,8 @@ func TestLockNested(t *testing.T) {
 	})
 }
 
-// Two commands that take two locks in opposite orders never stop waiting. Each says after some seconds which session holds the
-// lock that it waits for, and which locks are held above it.
+// Two commands that take two locks in opposite orders wait forever. After some seconds each says which session holds the lock
+// that it waits for, and which locks are held above it.
 func TestLocksInOppositeOrders(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, _ := database(t, s)

@@ -14,8 +14,7 @@ import (
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 )
 
-// The command gets the signals that mqnotify gets, which end it alone, with its own exit
-// code.
+// mqnotify forwards its signals to the command. Only the command's end ends mqnotify, with the exit code of the command.
 func TestLockPassesSignalsOn(t *testing.T) {
 	type ending struct {
 		trap   string
@@ -41,43 +40,43 @@ func TestLockPassesSignalsOn(t *testing.T) {
 	})
 }
 
-// Ctrl-Z stops the command too: it does nothing while others have its lock, or its task. When
-// it is continued it is ended, since that is lost.
+// Ctrl-Z stops the command as well, so that it does nothing while others have its lock or task. When the command continues,
+// mqnotify ends it, because the lock or task is lost.
 func TestLockStopped(t *testing.T) {
 	type job struct {
 		args []string
 		code int
 	}
-	mysqltest.Rotate(t, []job{ // with a second or two between SIGTERM and SIGKILL
+	mysqltest.Rotate(t, []job{ // a second or two pass between SIGTERM and SIGKILL
 		{[]string{"lock", "x", "--kind", "lease", "--ttl", mysqltest.Size("10s", "20s", "20s")}, 3},
 		{[]string{"work", "mail", "--visibility", mysqltest.Size("20s", "40s", "40s")}, exitDone},
 	}, func(t *testing.T, s *mysqltest.Server, stopped job) {
 		config, db := queueDatabase(t, s)
 		succeed(t, config, "enqueue", "mail", "x")
 		file := filepath.Join(t.TempDir(), "lines")
-		shell := &syscall.SysProcAttr{Setpgid: true} // as one starts its jobs
-		// bash, since dash forks by vfork: stopped between that and exec it is in state D, not T.
+		shell := &syscall.SysProcAttr{Setpgid: true} // as a shell starts its jobs
+		// This uses bash, because dash forks by vfork: a process that is stopped between vfork and exec is in state D and not
+		// T.
 		p := launchIn(t, shell, config, nil, append(stopped.args, "--", "bash", "-c",
 			"trap 'echo asked; exit 3' TERM; while :; do echo first >> "+file+"; [ $said ] || echo $$; said=1; sleep 0.05; done")...)
 		p.out.contains(t, "\n")
 		p.signal(t, syscall.SIGTSTP)
 		requireStopped(t, words(p.out.String())[0])
 		before := linesOf(t, file)
-		for _, held := range []string{"mqnotify_lease SET expires_at", "mqnotify_task SET state_at"} { // they run out
+		for _, held := range []string{"mqnotify_lease SET expires_at", "mqnotify_task SET state_at"} { // the lease and the claim run out
 			mysqltest.Exec(t, db, "UPDATE "+held+" = UTC_TIMESTAMP(6) - INTERVAL 1 SECOND")
 		}
 		other := background(t, config, append(stopped.args, "--", "sh", "-c", "echo second >> "+file+"; echo has it")...)
 		other.out.contains(t, "has it\n")
-		require.Equal(t, append(before, "second"), linesOf(t, file), "both at once")
+		require.Equal(t, append(before, "second"), linesOf(t, file), "the first command ran while the second held its lock or task")
 		p.signal(t, syscall.SIGCONT)
 		p.out.contains(t, "asked\n")
-		_ = p.Process.Signal(syscall.SIGTERM) // lock ends by itself
+		_ = p.Process.Signal(syscall.SIGTERM) // fails for lock, which ends by itself
 		require.Equal(t, stopped.code, p.code(t), p.err.String())
 	})
 }
 
-// Who is not stopped by Ctrl-Z, as without a shell that could continue it, does not leave its
-// command stopped.
+// If Ctrl-Z does not stop mqnotify, because no shell could continue it, mqnotify does not leave its command stopped.
 func TestLockNotStopped(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, _ := database(t, s)
@@ -91,14 +90,14 @@ func TestLockNotStopped(t *testing.T) {
 	})
 }
 
-// When mqnotify is killed with kill -9, all that its command has started ends, and the lock is free: after that if it is an advisory
-// one, after its ttl if it is a lease. No process of the first holder's is there when the next holder's command runs.
+// When mqnotify is killed with kill -9, all processes that its command has started end, and the lock is free: an advisory lock
+// after that, a lease after its ttl. No process of the first holder exists when the command of the next holder runs.
 func TestLockKilled(t *testing.T) {
 	type killed struct{ kind, script string }
 	all := []killed{
 		{kindAdvisory, `echo $$; exec sleep 1000`},
 		{kindLease, `sh -c 'echo $$; exec sleep 1000' & wait`},
-		{kindAdvisory, `trap '' TERM; sh -c 'echo $$; exec sleep 1000'; :`}, // SIGKILL ends it
+		{kindAdvisory, `trap '' TERM; sh -c 'echo $$; exec sleep 1000'; :`}, // only SIGKILL ends this command
 	}
 	if runtime.GOOS == "linux" {
 		all = append(all, killed{kindAdvisory, `trap '' TERM; setsid sh -c '(setsid sh -c "echo \$\$; exec sleep 1000" &) &' & sleep 1000`})
@@ -115,13 +114,13 @@ func TestLockKilled(t *testing.T) {
 		pid := words(p.out.String())[0]
 		if killed.kind == kindLease {
 			requireGone(t, pid)
-			mysqltest.Exec(t, db, "UPDATE mqnotify_lease SET expires_at = UTC_TIMESTAMP(6) - INTERVAL 1 SECOND") // its ttl is over
+			mysqltest.Exec(t, db, "UPDATE mqnotify_lease SET expires_at = UTC_TIMESTAMP(6) - INTERVAL 1 SECOND") // the ttl is over
 		}
 		require.Equal(t, "gone\n", succeed(t, config, append(args, "--timeout", patience.String(), "--", "sh", "-c", "ps -o stat= -p "+pid+" | grep -q '^[^Z]' || echo gone")...))
 	})
 }
 
-// The lock is held until all processes of the command's group have ended, with the exit code of the command.
+// The lock is held until all processes of the command's group have ended. mqnotify exits with the exit code of the command.
 func TestLockUntilTheGroupHasEnded(t *testing.T) {
 	mysqltest.Rotate(t, lockKinds, func(t *testing.T, s *mysqltest.Server, kind string) {
 		config, _ := database(t, s)

@@ -26,19 +26,19 @@ func TestMain(m *testing.M) {
 	mysqltest.Main(m)
 }
 
-// heedHangups gives the processes that tests start SIGHUP's default action. Without it they would inherit
-// from `nohup ./test` that SIGHUP is ignored, and mqnotify passes on no signal that it was started to ignore.
+// heedHangups gives SIGHUP its default action in the processes that tests start. Under `nohup ./test` they would otherwise
+// ignore SIGHUP, and mqnotify does not forward a signal that it was started to ignore.
 func heedHangups() {
 	if signal.Ignored(syscall.SIGHUP) {
 		signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP)
 	}
 }
 
-// patience is how long a test waits for what must come.
+// patience is how long a test waits for an event.
 const patience = 2 * time.Minute
 
-// environment is that of a command: the database, and nothing of the machine's
-// that could change how it connects.
+// environment returns the environment of a command: the database, and nothing of this machine that could change how it
+// connects.
 func environment(tb testing.TB, config *mysql.Config) []string {
 	tb.Helper()
 	environ := []string{"HOME=" + tb.TempDir(), "PATH=" + os.Getenv("PATH")}
@@ -48,7 +48,7 @@ func environment(tb testing.TB, config *mysql.Config) []string {
 	return environ
 }
 
-// result is what a command that ended has said.
+// result is the exit code and the output of a command that has ended.
 type result struct {
 	code     int
 	out, err string
@@ -79,7 +79,7 @@ func fail(tb testing.TB, code int, config *mysql.Config, args ...string) string 
 // running is a command that runs next to the test.
 type running struct {
 	out, err text
-	stop     context.CancelFunc // as the first Ctrl-C does
+	stop     context.CancelFunc // does what the first Ctrl-C does
 	ended    chan struct{}
 	code     int
 }
@@ -98,7 +98,7 @@ func start(tb testing.TB, environ []string, stdin io.Reader, args ...string) *ru
 		cancel()
 		<-r.ended
 		for line := range strings.Lines(r.err.String()) {
-			require.LessOrEqual(tb, strings.Count(line, " topic="), 1, line) // each of two layers would say it
+			require.LessOrEqual(tb, strings.Count(line, " topic="), 1, line) // two layers must not both log the topic
 		}
 	})
 	return r
@@ -135,7 +135,7 @@ func (t *text) contains(tb testing.TB, want string) {
 	tb.Helper()
 	for deadline := time.Now().Add(patience); !strings.Contains(t.String(), want); {
 		if time.Now().After(deadline) {
-			tb.Fatalf("%q did not come; there is\n%s", want, t.String())
+			tb.Fatalf("%q is not in the output\n%s", want, t.String())
 		}
 		select {
 		case <-time.After(2 * time.Millisecond):
@@ -144,7 +144,7 @@ func (t *text) contains(tb testing.TB, want string) {
 	}
 }
 
-// database is a new one with the topics in it, and a pool to look into it with.
+// database makes a database with the topics in it, and returns how to connect and a pool for the test.
 func database(tb testing.TB, s *mysqltest.Server, topics ...string) (*mysql.Config, *sqlx.DB) {
 	tb.Helper()
 	config := s.Database(tb)
@@ -164,5 +164,5 @@ func open(tb testing.TB, config *mysql.Config) *sqlx.DB {
 	return db
 }
 
-// words are lines without their newlines.
+// words splits a text at its spaces and newlines.
 func words(text string) []string { return strings.Fields(text) }

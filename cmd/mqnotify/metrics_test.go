@@ -14,7 +14,7 @@ import (
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 )
 
-// Every command that runs until it is stopped serves metrics and its health, if --metrics asks for it.
+// Every command that runs until it is stopped serves metrics and its health with --metrics.
 func TestMetrics(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, _ := database(t, s, "orders", "payments")
@@ -41,7 +41,7 @@ func TestMetrics(t *testing.T) {
 			r.err.contains(t, "/metrics")
 			url := regexp.MustCompile(`http://[^/]+/metrics`).FindString(r.err.String())
 			ask := func(url string) string {
-				response, err := http.Get(url) //nolint:gosec // the process of the test
+				response, err := http.Get(url) //nolint:gosec // the URL is that of the command
 				require.NoError(t, err)
 				defer func() { _ = response.Body.Close() }()
 				require.Equal(t, http.StatusOK, response.StatusCode)
@@ -60,7 +60,7 @@ func TestMetrics(t *testing.T) {
 			}
 			require.JSONEq(t, `{"status":"ok"}`, ask(strings.Replace(url, "/metrics", "/healthz", 1)))
 			require.Equal(t, exitDone, r.interrupt(t).code)
-			_, err := http.Get(url) //nolint:gosec,bodyclose // there is none
+			_, err := http.Get(url) //nolint:gosec,bodyclose // the request fails
 			require.Error(t, err, "the port is free again")
 		}
 		message := fail(t, exitFailed, config, "consume", "orders", "--metrics", "nowhere:x")

@@ -22,14 +22,14 @@ import (
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 )
 
-// process is mqnotify as a process of its own.
+// process is mqnotify in a process of its own.
 type process struct {
 	*exec.Cmd
 	out, err text
 	ended    chan struct{}
 }
 
-// program is mqnotify, built once.
+// program builds mqnotify once and returns its path.
 var program = sync.OnceValues(func() (string, error) {
 	folder, err := mysqltest.Folder()
 	if err != nil {
@@ -52,7 +52,7 @@ func launch(tb testing.TB, config *mysql.Config, stdin io.Reader, args ...string
 	return launchIn(tb, nil, config, stdin, args...)
 }
 
-// launchIn is launch in another process group, or session.
+// launchIn is launch in another process group or session.
 func launchIn(tb testing.TB, attributes *syscall.SysProcAttr, config *mysql.Config, stdin io.Reader, args ...string) *process {
 	tb.Helper()
 	p := newProcess(tb, config, args...)
@@ -62,7 +62,7 @@ func launchIn(tb testing.TB, attributes *syscall.SysProcAttr, config *mysql.Conf
 	return p
 }
 
-// newProcess is a process that is not started yet.
+// newProcess returns a process that is not started yet.
 func newProcess(tb testing.TB, config *mysql.Config, args ...string) *process {
 	tb.Helper()
 	path, err := program()
@@ -74,11 +74,11 @@ func newProcess(tb testing.TB, config *mysql.Config, args ...string) *process {
 
 func (p *process) start(tb testing.TB) {
 	tb.Helper()
-	p.WaitDelay = 10 * time.Second // a command of its own may have stdout still
+	p.WaitDelay = 10 * time.Second // a command that it runs may still have its stdout open
 	require.NoError(tb, p.Start())
 	go func() {
 		defer close(p.ended)
-		_ = p.Wait() // its exit code is asked for below
+		_ = p.Wait() // code reads the exit code
 	}()
 	tb.Cleanup(func() {
 		_ = p.Process.Kill() // it may have ended
@@ -91,7 +91,7 @@ func (p *process) signal(tb testing.TB, signal os.Signal) {
 	require.NoError(tb, p.Process.Signal(signal))
 }
 
-// code waits for the process's end.
+// code waits until the process has ended, and returns its exit code.
 func (p *process) code(tb testing.TB) int {
 	tb.Helper()
 	select {
@@ -102,7 +102,7 @@ func (p *process) code(tb testing.TB) int {
 	return p.ProcessState.ExitCode()
 }
 
-// The first thing anybody tries: produce in one terminal, consume in another.
+// A message goes from produce in one terminal to consume in another one.
 func TestTwoTerminals(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, _ := database(t, s, "orders")
@@ -124,8 +124,8 @@ func TestTwoTerminals(t *testing.T) {
 	})
 }
 
-// LISTEN and NOTIFY: any of the listeners may die, the leader of the gate included, and the others receive what is sent
-// after that. What the packages log has the command's form.
+// When a listener dies, even the leader of the gate, the others receive the later notifications. The packages log in the format
+// of the command.
 func TestListenInTerminals(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, _ := database(t, s)
@@ -152,8 +152,8 @@ func TestListenInTerminals(t *testing.T) {
 	})
 }
 
-// The first signal lets the command in hand finish, unharmed by a Ctrl-C in the
-// terminal, and stores that it did. Two at once, as timeout(1) sends them, are one.
+// After the first signal the running command finishes, also after a Ctrl-C in the terminal, and its message is stored as
+// handled. Two signals at once, as timeout(1) sends them, count as one.
 func TestFirstSignal(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		for _, signal := range []os.Signal{os.Interrupt, syscall.SIGTERM} {
@@ -174,7 +174,7 @@ func TestFirstSignal(t *testing.T) {
 	})
 }
 
-// The second signal ends all at once, the command in hand included.
+// The second signal ends everything at once, also the running command.
 func TestSecondSignal(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s, "orders")
@@ -183,7 +183,7 @@ func TestSecondSignal(t *testing.T) {
 			"sh", "-c", "trap '' TERM INT; sleep 1000 & echo $! begun; wait; wait")
 		p.out.contains(t, "begun\n")
 		p.signal(t, os.Interrupt)
-		p.err.contains(t, "a second signal stops at once") // two at once may arrive as one
+		p.err.contains(t, "a second signal stops at once") // two signals at once may arrive as one
 		p.signal(t, os.Interrupt)
 		require.Equal(t, exitFailed, p.code(t))
 		p.err.contains(t, "stopped at once")
@@ -192,7 +192,7 @@ func TestSecondSignal(t *testing.T) {
 	})
 }
 
-// The reader of stdout may stop reading: messages that were not written are not handled.
+// If the reader of stdout stops reading, the messages that were not written do not count as handled.
 func TestBrokenPipe(t *testing.T) {
 	intoBrokenPipe(t, nil, "init", "--print", "orders")
 	intoBrokenPipe(t, nil, "grants", "orders", "--database", "shop")
@@ -207,7 +207,7 @@ func TestBrokenPipe(t *testing.T) {
 		notifying, stop := context.WithCancel(t.Context())
 		var notifier sync.WaitGroup
 		notifier.Go(func() {
-			for notifying.Err() == nil { // again and again, since nothing says when it listens
+			for notifying.Err() == nil { // repeated, because nothing shows when listen is ready
 				_, _ = db.ExecContext(notifying, "INSERT INTO mqnotify_notification (name) VALUES ('orders')")
 				<-time.After(10 * time.Millisecond)
 			}
@@ -220,7 +220,7 @@ func TestBrokenPipe(t *testing.T) {
 	})
 }
 
-// intoBrokenPipe runs a command whose stdout has no reader, which must end quietly.
+// intoBrokenPipe runs a command whose stdout has no reader. It must exit with 0 and print nothing.
 func intoBrokenPipe(tb testing.TB, config *mysql.Config, args ...string) {
 	tb.Helper()
 	read, write, err := os.Pipe()
@@ -234,7 +234,7 @@ func intoBrokenPipe(tb testing.TB, config *mysql.Config, args ...string) {
 	require.Empty(tb, p.err.String(), "%q", args)
 }
 
-// A member of a group that is killed is replaced at once by the one that stands by.
+// When a member of a group is killed, its standby takes over at once.
 func TestStandby(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, _ := database(t, s, "orders")
@@ -256,7 +256,7 @@ func TestStandby(t *testing.T) {
 	})
 }
 
-// Exit codes are those of the process too.
+// The process has the exit codes of the command line.
 func TestExitCodes(t *testing.T) {
 	t.Parallel()
 	require.Equal(t, exitDone, launch(t, nil, nil, "--version").code(t))
@@ -264,8 +264,8 @@ func TestExitCodes(t *testing.T) {
 	require.Equal(t, exitUsage, launch(t, nil, nil, "tail").code(t))
 }
 
-// requireGone waits until there is no such process, or nothing of it but its exit
-// code, which may have no parent left that asks for it.
+// requireGone waits until the process has ended. It may stay a zombie, because it may have no parent left that reads its exit
+// code.
 func requireGone(tb testing.TB, pid string) {
 	tb.Helper()
 	require.Eventually(tb, func() bool { return slices.Contains([]string{"", "Z"}, state(tb, pid)) }, patience, 10*time.Millisecond)
@@ -277,7 +277,7 @@ func requireStopped(tb testing.TB, pid string) {
 	require.Eventually(tb, func() bool { return state(tb, pid) == "T" }, patience, 10*time.Millisecond)
 }
 
-// state is ps's letter for the process's, "" if there is none.
+// state returns the letter that ps shows for the state of the process, or "" if there is no such process.
 func state(tb testing.TB, pid string) string {
 	tb.Helper()
 	out, err := exec.CommandContext(tb.Context(), "ps", "-o", "stat=", "-p", pid).Output()

@@ -29,7 +29,7 @@ func TestProduceArguments(t *testing.T) {
 	})
 }
 
-// A line is a message as it is, but for its newline.
+// A message is a line without its newline, and otherwise unchanged.
 func TestProduceLines(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s, "orders")
@@ -49,7 +49,7 @@ func TestProduceLines(t *testing.T) {
 	})
 }
 
-// A typed line is published at once: it waits for no other line, nor for the rest of the next one.
+// A typed line is published at once. It does not wait for another line, or for the rest of the next one.
 func TestProduceLineAtOnce(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		for _, mode := range []string{modeNotify, modeHandshake} {
@@ -70,7 +70,7 @@ func TestProduceLineAtOnce(t *testing.T) {
 	})
 }
 
-// Ctrl-C ends produce although its stdin goes on.
+// Ctrl-C ends produce while its stdin is still open.
 func TestProduceInterrupted(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s, "orders")
@@ -87,7 +87,7 @@ func TestProduceInterrupted(t *testing.T) {
 	})
 }
 
-// What was committed before a failure stays, and its number is told.
+// Messages that were committed before a failure stay, and the error has their number.
 func TestProduceFailsInTheMiddle(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s)
@@ -99,7 +99,7 @@ func TestProduceFailsInTheMiddle(t *testing.T) {
 		require.Contains(t, r.err, "(messages published before that: 2)")
 		require.Equal(t, []string{"one", "two"}, mysqltest.Values[string](t, db, "SELECT payload FROM short ORDER BY id"))
 
-		// All of a batch, or nothing.
+		// A batch is published completely or not at all.
 		r = mqnotify(t, config, "", "produce", "short", "a", "b", "long")
 		require.Equal(t, exitFailed, r.code)
 		require.NotContains(t, r.err, "before that")
@@ -121,7 +121,7 @@ func TestProduceFails(t *testing.T) {
 	})
 }
 
-// The two published sides take turns: the consumer's release is the producer's wake.
+// Producer and consumer alternate: the release by the consumer wakes the producer.
 func TestHandshake(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, _ := database(t, s, "orders")
@@ -147,11 +147,11 @@ func TestLinesEnd(t *testing.T) {
 			break
 		}
 	}
-	require.Equal(t, []string{"one", "two"}, got, "half a line is no message")
+	require.Equal(t, []string{"one", "two"}, got, "an incomplete line is no message")
 }
 
-// However fast lines come, and however long they are, those that wait are bounded:
-// by the read-ahead, one line that waits to get in, and the reader's buffer.
+// The lines in memory are bounded, at any speed and length of lines: by the read-ahead, one line that waits for room, and the
+// buffer of the reader.
 func TestLinesAreReadAheadWithinBounds(t *testing.T) {
 	t.Parallel()
 	var read atomic.Int64

@@ -14,9 +14,9 @@ import (
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 )
 
-// A database that belongs to an account is dumped, with and without routines and triggers, and restored into a server that does
-// not know the account. doctor finds what is missing or broken, and init repairs it: then programs in any language wake the
-// consumer, and the group goes on where it was.
+// A dump of an account's database, with and without routines and triggers, is restored into a server that does not have the
+// account. doctor finds what is missing or broken, and init repairs it. Then programs in any language wake the consumer, and
+// the group continues where it was.
 func TestRestore(t *testing.T) {
 	const unknown = "does not exist: every write to the table fails with error 1449"
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
@@ -29,7 +29,7 @@ func TestRestore(t *testing.T) {
 		target := s.Start(t)
 		config := target.Database(t)
 		db := open(t, config)
-		config.DBName = root.DBName // the name goes into the names of locks
+		config.DBName = root.DBName // the names of locks contain it
 		for _, c := range []struct {
 			flags, finds []string
 		}{
@@ -65,9 +65,9 @@ func TestRestore(t *testing.T) {
 					"CALL mqnotify_notify('reload', '')")
 				consumer.out.contains(t, `"payload":"called"`)
 				require.Equal(t, exitDone, consumer.interrupt(t).code)
-				require.Equal(t, 2, strings.Count(consumer.out.String(), "\n"), "the messages that the group had done do not come again")
+				require.Equal(t, 2, strings.Count(consumer.out.String(), "\n"), "messages that the group has handled do not come again")
 
-				// The table alone, as it was before the group read it.
+				// This restores only the table, as it was before the group read it.
 				restore(t, target, config, empty)
 				require.Contains(t, mqnotify(t, config, "", "doctor", "orders").out, `offsets: group "mailer" has done all ids up to 5, and the table's next id is 1`)
 				succeed(t, config, "init", "orders")
@@ -79,7 +79,7 @@ func TestRestore(t *testing.T) {
 	})
 }
 
-// dump returns what the server's dump program writes.
+// dump returns the output of the server's dump program.
 func dump(t *testing.T, s *mysqltest.Server, config *mysql.Config, args ...string) string {
 	t.Helper()
 	return client(t, s.DumpProgram(t), config, "", append([]string{"--single-transaction"}, args...)...)

@@ -13,7 +13,8 @@ import (
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 )
 
-// What is put into a ring is read, from where one says, and who was lapped is told.
+// A ring returns the entries that were put into it, from a given place on. A reader whose entries were overwritten gets a
+// warning.
 func TestRingCommand(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s)
@@ -22,7 +23,7 @@ func TestRingCommand(t *testing.T) {
 		require.Empty(t, succeed(t, config, "ring", "read", "log"))
 		succeed(t, config, "ring", "put", "log", "1", "2")
 		require.Equal(t, "1\n2\n", succeed(t, config, "ring", "read", "log"))
-		// More than there is room for goes in turns.
+		// put splits entries that exceed the size of the ring into several steps.
 		require.Equal(t, exitDone, mqnotify(t, config, "3\n4\n5\n6\n7", "ring", "put", "log").code)
 		succeed(t, config, "ring", "put", "log", "8", "9", "10", "11")
 		require.Equal(t, []string{"3"}, mysqltest.Values[string](t, db, "SELECT COUNT(*) FROM mqnotify_ring_slot"))
@@ -63,9 +64,8 @@ func TestRingCommand(t *testing.T) {
 	})
 }
 
-// A reader that follows is woken by what is put, goes on after a loss of its connections,
-// and is told what it missed meanwhile. By itself it polls every 10 s: six lines, each typed
-// when the one before was printed, would take 50.
+// A put wakes a reader that follows. The reader survives a loss of its connections, and says how many entries it missed in the
+// meantime. Without hints it polls every 10 s: six lines, each typed when the previous one is printed, would take 50 s.
 func TestRingFollow(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s)
@@ -86,7 +86,7 @@ func TestRingFollow(t *testing.T) {
 		}
 		require.Less(t, time.Since(begun), 40*time.Second)
 
-		// Its statement is cut off.
+		// The connection breaks during a statement of the reader.
 		blocker, err := db.Connx(t.Context())
 		require.NoError(t, err)
 		defer func() { require.NoError(t, blocker.Close()) }()

@@ -12,17 +12,17 @@ import (
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 )
 
-// The program knows the zones of CRON_TZ by itself: a container without files has none.
+// The program contains the time zones for CRON_TZ, because a container may have no files of zones.
 func TestZonesAreInTheProgram(t *testing.T) {
 	program, err := os.Executable()
 	require.NoError(t, err)
 	text, err := os.ReadFile(program)
 	require.NoError(t, err)
 	found := strings.Contains(string(text), strings.Join([]string{"Africa", "Ouagadougou"}, "/"))
-	require.True(t, found) // the text is too long to be shown
+	require.True(t, found) // the program is too long to be printed
 }
 
-// A recurring task is stored, listed, entered by a worker when it is due, and removed.
+// A recurring task is stored and listed. A worker enters it when it is due, until it is removed.
 func TestScheduleCommand(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := queueDatabase(t, s)
@@ -48,7 +48,7 @@ func TestScheduleCommand(t *testing.T) {
 		task.Next = time.Time{}
 		require.Equal(t, shown{"mail", "nightly", "0 3 * * *", "key", "a\x1b report", time.Time{}, -2, 0}, task)
 
-		// Of the same name is the same task; a worker that sleeps learns of it.
+		// A second schedule of the same name replaces the task, and a sleeping worker learns of it.
 		w := background(t, config, "work", "mail", "--", "cat")
 		w.err.contains(t, "waiting for tasks")
 		succeed(t, config, "schedule", "mail", "nightly", "--cron", "@every 1s", "tick\n")

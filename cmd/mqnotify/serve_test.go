@@ -19,7 +19,7 @@ import (
 
 var servedAt = regexp.MustCompile(`url=(https?://\S+)/`)
 
-// address is where a server says that it is.
+// address returns the address in the log of a server.
 func (r *running) address(tb testing.TB) string {
 	tb.Helper()
 	r.err.contains(tb, "msg=serving")
@@ -28,7 +28,7 @@ func (r *running) address(tb testing.TB) string {
 	return found[1]
 }
 
-// What produce publishes comes to a client as an event, and Ctrl-C ends the server and the stream.
+// A client gets a published message as an event. Ctrl-C ends the server and the stream.
 func TestServe(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, _ := database(t, s, "orders")
@@ -65,7 +65,7 @@ func TestServe(t *testing.T) {
 	})
 }
 
-// With tokens no request, no answer and no log shows one; without, other machines are refused.
+// No answer and no log shows a token. Without tokens, serve refuses to serve other machines.
 func TestServeRefusals(t *testing.T) {
 	tokens := filepath.Join(t.TempDir(), "tokens")
 	require.NoError(t, os.WriteFile(tokens, []byte("a very-secret-0123456789 read:orders\n"), 0o600))
@@ -106,7 +106,7 @@ func TestServeRefusals(t *testing.T) {
 	})
 }
 
-// When serve says that it serves, it is ready.
+// serve is ready when it says that it serves.
 func TestServeReady(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s, "orders", "invoices")
@@ -114,7 +114,7 @@ func TestServeReady(t *testing.T) {
 		url := background(t, config, "serve", "orders", "invoices", "--listen", "127.0.0.1:0").address(t)
 		var status int
 		var answer string
-		require.Eventually(t, func() bool { // the database has 2 s to answer, on a busy machine
+		require.Eventually(t, func() bool { // on a busy machine the database may take longer than the 2 s that it has
 			status, answer = ask(t, http.MethodGet, url+"/readyz", "")
 			return !strings.Contains(answer, "the database does not answer")
 		}, patience, 10*time.Millisecond)
@@ -122,7 +122,7 @@ func TestServeReady(t *testing.T) {
 	})
 }
 
-// An account that can't read the groups is told so at once, not in the log, again and again.
+// serve fails at once if the account cannot read the groups. It does not log the error again and again.
 func TestServeOfAnAccountThatMayNot(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		root, _ := database(t, s, "orders")

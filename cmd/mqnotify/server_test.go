@@ -20,12 +20,12 @@ import (
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 )
 
-// A server that ends idle connections after 5 s ends nothing that mqnotify waits with: consumers, listeners, workers and locks outlive it.
+// Consumers, listeners, workers and locks survive on a server that ends idle connections after 5 s.
 func TestShortWaitTimeout(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		own := s.Start(t, "--wait-timeout=5", "--interactive-timeout=5")
 		config, db := database(t, own, "orders")
-		db.SetMaxIdleConns(-1) // the server would end them
+		db.SetMaxIdleConns(-1) // the server would end idle connections
 		succeed(t, config, "init", "--queue", "mail")
 		consume := background(t, config, "consume", "orders", "--group", "g", "--format", "payload", "--log-level", "debug")
 		consume.err.contains(t, "msg=reading")
@@ -33,13 +33,13 @@ func TestShortWaitTimeout(t *testing.T) {
 		listen.err.contains(t, "msg=listening")
 		work := background(t, config, "work", "mail", "--", "cat")
 		work.err.contains(t, "waiting for tasks")
-		var locks []*process // each a process, because a lock passes on the signals of its own
+		var locks []*process // processes, because a lock forwards the signals of its process
 		for _, kind := range lockKinds {
 			p := launch(t, config, nil, "lock", "x", "--kind", kind, "--", "sh", "-c", "trap 'exit 9' TERM; echo held; while :; do sleep 0.05; done")
 			p.out.contains(t, "held\n")
 			locks = append(locks, p)
 		}
-		for range 2 { // as long as it takes the server to end an idle connection, twice
+		for range 2 { // twice as long as the server keeps an idle connection
 			endsIdle(t, db)
 		}
 		succeed(t, config, "produce", "orders", "one")
@@ -60,12 +60,12 @@ func TestShortWaitTimeout(t *testing.T) {
 	})
 }
 
-// endsIdle returns when the server has ended an idle connection that was made now.
+// endsIdle makes an idle connection and returns when the server has ended it.
 func endsIdle(tb testing.TB, db *sqlx.DB) {
 	tb.Helper()
 	conn, err := db.Conn(tb.Context())
 	require.NoError(tb, err)
-	defer func() { _ = conn.Close() }() // it is broken
+	defer func() { _ = conn.Close() }() // fails, because the connection is broken
 	var id int
 	require.NoError(tb, conn.QueryRowContext(tb.Context(), "SELECT CONNECTION_ID()").Scan(&id))
 	require.Eventually(tb, func() bool {
@@ -73,7 +73,7 @@ func endsIdle(tb testing.TB, db *sqlx.DB) {
 	}, patience, 50*time.Millisecond)
 }
 
-// A server that folds names to lower case has a topic by any spelling: for the group's offset, the wake trigger and status too.
+// On a server that stores names in lower case, every spelling is the same topic, also for offsets, the wake trigger and status.
 func TestNamesFolded(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		own := s.Start(t, "--lower-case-table-names=1")
@@ -92,7 +92,7 @@ func TestNamesFolded(t *testing.T) {
 	})
 }
 
-// A server that takes no writes for a while ends no worker, listener or consumer: they go on when it takes them again.
+// Workers, listeners and consumers survive while the server is read-only, and continue when it takes writes again.
 func TestReadOnlyForAWhile(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		own := s.Start(t)
@@ -105,13 +105,13 @@ func TestReadOnlyForAWhile(t *testing.T) {
 		listen.err.contains(t, "msg=listening")
 		work := background(t, user, "work", "mail", "--", "cat")
 		work.err.contains(t, "waiting for tasks")
-		succeed(t, user, "enqueue", "mail", "first task\n") // a worker that has never reached a server that takes writes ends
+		succeed(t, user, "enqueue", "mail", "first task\n") // a worker ends if it has never reached a server that takes writes
 		work.out.contains(t, "first task\n")
 		for n := range 3 {
 			mysqltest.Exec(t, db, "SET GLOBAL read_only = 1")
 			require.Contains(t, fail(t, exitFailed, user, "produce", "orders", "x"), "connect to the primary")
 			require.Contains(t, fail(t, exitFailed, user, "enqueue", "mail", "x"), "connect to the primary")
-			mysqltest.Exec(t, db, "INSERT INTO orders (payload) VALUES (?)", fmt.Sprint("row ", n, "\n")) // root may
+			mysqltest.Exec(t, db, "INSERT INTO orders (payload) VALUES (?)", fmt.Sprint("row ", n, "\n")) // root can write
 			mysqltest.Exec(t, db, "SET GLOBAL read_only = 0")
 			consume.out.contains(t, fmt.Sprint("row ", n, "\n"))
 			succeed(t, user, "enqueue", "mail", fmt.Sprint("task ", n, "\n"))
@@ -126,13 +126,13 @@ func TestReadOnlyForAWhile(t *testing.T) {
 	})
 }
 
-// Rows come once each while a LOAD DATA is under way that took its ids before them, and its own rows come when it has
-// committed, in tables with partitions too.
+// Every row comes once while a LOAD DATA with earlier ids runs. The rows of the LOAD DATA come after its commit, in tables with
+// partitions as well.
 func TestLoadData(t *testing.T) {
 	const loads, half, inserts = 3, 200, 20
 	mysqltest.Rotate(t, []string{"", " PARTITION BY HASH (id) PARTITIONS 4", " PARTITION BY RANGE (id) (PARTITION a VALUES LESS THAN (1000), PARTITION b VALUES LESS THAN MAXVALUE)"},
 		func(t *testing.T, shared *mysqltest.Server, partitions string) {
-			s := shared.Start(t, "--innodb-autoinc-lock-mode=2", "--local-infile=1") // else an INSERT waits for the LOAD DATA
+			s := shared.Start(t, "--innodb-autoinc-lock-mode=2", "--local-infile=1") // otherwise an INSERT waits for the LOAD DATA
 			config, db := database(t, s)
 			mysqltest.Exec(t, db, "CREATE TABLE items (id BIGINT UNSIGNED AUTO_INCREMENT PRIMARY KEY, note VARCHAR(20) NOT NULL)"+partitions)
 			succeed(t, config, "wake", "install", "items")
@@ -149,8 +149,8 @@ func TestLoadData(t *testing.T) {
 					_, err := db.ExecContext(context.WithoutCancel(t.Context()), "LOAD DATA LOCAL INFILE 'Reader::"+t.Name()+"' INTO TABLE items (note)")
 					loaded <- err
 				}()
-				mysqltest.Eventually(t, "half of it is in", func() bool { return dirtyCount(t, db.DB) == before+half })
-				for range inserts { // the consumer looks for the missing ids several times meanwhile
+				mysqltest.Eventually(t, "half of the rows are inserted", func() bool { return dirtyCount(t, db.DB) == before+half })
+				for range inserts { // meanwhile the consumer reads the gaps several times
 					result, err := db.ExecContext(t.Context(), "INSERT INTO items (note) VALUES ('inserted')")
 					require.NoError(t, err)
 					id, err := result.LastInsertId()
@@ -170,7 +170,7 @@ func TestLoadData(t *testing.T) {
 		})
 }
 
-// laterReader reads nothing until goOn is closed.
+// laterReader blocks its first read until goOn is closed.
 type laterReader struct {
 	goOn chan struct{}
 	io.Reader
@@ -181,7 +181,7 @@ func (r *laterReader) Read(p []byte) (int, error) {
 	return r.Reader.Read(p)
 }
 
-// dirtyCount is the number of rows, those included that are not committed.
+// dirtyCount returns the number of rows, including uncommitted ones.
 func dirtyCount(tb testing.TB, db *sql.DB) (n int) {
 	tb.Helper()
 	tx, err := db.BeginTx(tb.Context(), &sql.TxOptions{Isolation: sql.LevelReadUncommitted})

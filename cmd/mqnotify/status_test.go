@@ -15,13 +15,13 @@ import (
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 )
 
-// statusLines are the lines of a status, the first ones by what they are about.
+// statusLines returns the lines of the output of status.
 func statusLines(tb testing.TB, config *mysql.Config, args ...string) []string {
 	tb.Helper()
 	return strings.Split(strings.TrimSuffix(succeed(tb, config, append([]string{"status"}, args...)...), "\n"), "\n")
 }
 
-// fields are a line's columns.
+// fields returns a line's columns.
 func fields(line string) []string {
 	var all []string
 	for field := range strings.SplitSeq(line, "  ") {
@@ -64,7 +64,7 @@ func TestStatus(t *testing.T) {
 		tail.err.contains(t, "mode=trigger")
 
 		var lines []string
-		require.Eventually(t, func() bool { // both wait at the gate, and the server knows that the other two left
+		require.Eventually(t, func() bool { // the two listeners wait at the gate, and the server has noticed that the other members have left
 			lines = strings.Split(mqnotify(t, config, "", "status", "orders").out, "\n")
 			return len(lines) > 7 && strings.HasSuffix(lines[2], "followed by 1") && strings.HasPrefix(lines[5], "active") &&
 				fields(lines[5])[2] == "3" && strings.Contains(lines[6], "none;") && strings.Contains(lines[7], "none;")
@@ -80,7 +80,7 @@ func TestStatus(t *testing.T) {
 		assert.Equal(t, []string{""}, lines[8:])
 
 		var view statusJSON
-		require.Eventually(t, func() bool { // they wait again, if a session was looked after
+		require.Eventually(t, func() bool { // a session may be away from the gate for a moment
 			out := mqnotify(t, config, "", "status", "orders", "--json").out
 			view = statusJSON{}
 			return json.Unmarshal([]byte(out), &view) == nil && strings.Count(out, "\n") == 1 && view.Followers == 1
@@ -96,7 +96,7 @@ func TestStatus(t *testing.T) {
 	})
 }
 
-// A trigger is shown to accounts that may not see triggers, and one that does not work is named.
+// status shows the trigger to accounts that may not see triggers, and names a trigger that does not work.
 func TestStatusOfTriggers(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s, "orders")
@@ -114,7 +114,7 @@ func TestStatusOfTriggers(t *testing.T) {
 	})
 }
 
-// What keeps offsets from moving on is named, with the remedy.
+// status names the causes that stop an offset, with their remedies.
 func TestStatusFindings(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s, "orders")
@@ -141,7 +141,7 @@ func TestStatusFindings(t *testing.T) {
 	})
 }
 
-// Without the privileges for the groups the gate is shown, and then the status fails.
+// Without the privileges for groups, status shows the gate and then fails.
 func TestStatusDenied(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, _ := database(t, s, "orders")
@@ -163,7 +163,7 @@ func TestStatusDenied(t *testing.T) {
 	})
 }
 
-// A person is shown no control character.
+// The text for people has no control characters.
 func TestStatusText(t *testing.T) {
 	s := topicStatus{name: "a\nb", database: "shop", groups: &consumer.Status{Groups: []consumer.GroupStatus{
 		{Group: "g\n1", Member: "m", Waiting: 10000, MoreWaiting: true, Behind: 23456, Moved: 90 * time.Minute},

@@ -77,13 +77,13 @@ func TestTailFails(t *testing.T) {
 		} {
 			message := fail(t, exitFailed, config, append([]string{"tail"}, args...)...)
 			require.Contains(t, message, want)
-			require.Regexp(t, `^mqnotify: [^\n]+\n$`, message, "one line")
+			require.Regexp(t, `^mqnotify: [^\n]+\n$`, message, "the error is one line")
 		}
 	})
 }
 
-// Keys that are not AUTO_INCREMENT may come in any order. tail -f warns, the others refuse, and capture makes messages that
-// come in the order of their arrival.
+// Keys without AUTO_INCREMENT may come in any order. tail -f warns, and the other commands refuse such tables. capture makes
+// messages of the rows in the order of their arrival.
 func TestKeysInAnyOrder(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s)
@@ -107,7 +107,7 @@ func TestKeysInAnyOrder(t *testing.T) {
 	})
 }
 
-// A table that is dropped under it ends tail, with a reason.
+// tail ends with the reason when its table is dropped.
 func TestTailOfWhatIsDropped(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s)

@@ -9,8 +9,8 @@ import (
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 )
 
-// Every command that works with the tables refuses those of an older or newer mqnotify, and says what to type. init upgrades
-// older ones, and doctor reports both.
+// Every command that uses the tables refuses those of an older or newer mqnotify, and says what to do. init upgrades older
+// tables, and doctor reports both.
 func TestOtherVersions(t *testing.T) {
 	commands := [][]string{
 		{"produce", "orders", "x"},
@@ -63,7 +63,7 @@ func TestOtherVersions(t *testing.T) {
 	})
 }
 
-// An account may be refused only if it may read the version, which grants says.
+// mqnotify refuses tables of another version only if the account may read the version, for which grants prints the privilege.
 func TestGrantsVersion(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		root, db := database(t, s, "orders")

@@ -10,10 +10,10 @@ import (
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 )
 
-// soon is below the bound at which a consumer reads without a hint.
+// soon is shorter than the time after which a consumer reads without a hint.
 const soon = 15 * time.Second
 
-// Every mode prints what comes, and auto says how it waits, once.
+// Every mode prints new messages, and auto says once how it waits.
 func TestModes(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s, "orders", "bulk")

@@ -52,7 +52,7 @@ func TestWake(t *testing.T) {
 	})
 }
 
-// An account that may not make triggers can still make topics; init says what that costs and what to do.
+// An account that may not make triggers can make topics. init says what the lack of triggers costs, and what to do.
 func TestInitWithoutTriggers(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, _ := database(t, s)

@@ -17,7 +17,7 @@ import (
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 )
 
-// queueDatabase is a new one with the queue mail in it.
+// queueDatabase makes a database with the queue mail.
 func queueDatabase(tb testing.TB, s *mysqltest.Server, flags ...string) (*mysql.Config, *sqlx.DB) {
 	tb.Helper()
 	config, db := database(tb, s)
@@ -25,7 +25,7 @@ func queueDatabase(tb testing.TB, s *mysqltest.Server, flags ...string) (*mysql.
 	return config, db
 }
 
-// states waits until the tasks are in these states, by their ids.
+// states waits until the tasks have these states, in the order of their ids.
 func states(tb testing.TB, db *sqlx.DB, want ...string) {
 	tb.Helper()
 	require.Eventually(tb, func() bool {
@@ -34,8 +34,8 @@ func states(tb testing.TB, db *sqlx.DB, want ...string) {
 	}, patience, 5*time.Millisecond, "want %v", want)
 }
 
-// A task's command gets the payload on stdin and the rest in its environment; its exit
-// code decides.
+// A task's command gets the payload on stdin and the other values in its environment. Its exit code decides the state of the
+// task.
 func TestWorkRunsCommand(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := queueDatabase(t, s)
@@ -53,7 +53,7 @@ func TestWorkRunsCommand(t *testing.T) {
 	})
 }
 
-// Lines of stdin are tasks, as they come.
+// enqueue makes a task of every line of stdin as soon as the line comes.
 func TestEnqueueStdin(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := queueDatabase(t, s)
@@ -76,7 +76,7 @@ func TestEnqueueStdin(t *testing.T) {
 	})
 }
 
-// Several commands run at once, and none for the same task.
+// Several commands run at the same time, each for a task of its own.
 func TestWorkConcurrency(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := queueDatabase(t, s)
@@ -84,18 +84,17 @@ func TestWorkConcurrency(t *testing.T) {
 		w := background(t, config, "work", "mail", "--concurrency", "3", "--", "sh", "-c",
 			`set -e; mkdir `+dir+`/$MQNOTIFY_TASK_ID; while [ $(ls `+dir+` | wc -l) -lt 3 ]; do sleep 0.05; done`)
 		succeed(t, config, "enqueue", "mail", "1", "2", "3")
-		states(t, db, "done", "done", "done") // each waits for the others
+		states(t, db, "done", "done", "done") // every command waits for the others
 		require.Equal(t, exitDone, w.interrupt(t).code)
 	})
 }
 
-// A command whose task was cancelled is ended, with what it has started. Ctrl-C lets
-// one finish.
+// The command of a cancelled task is ended, with all that it has started. After Ctrl-C the running command finishes.
 func TestWorkEnds(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := queueDatabase(t, s)
 		gate, pids := filepath.Join(t.TempDir(), "gate"), filepath.Join(t.TempDir(), "pids")
-		// A twentieth of that is between SIGTERM and SIGKILL.
+		// A twentieth of the visibility passes between SIGTERM and SIGKILL.
 		w := background(t, config, "work", "mail", "--visibility", mysqltest.Size("15s", "40s", "40s"), "--", "sh", "-c",
 			`p=$(cat); [ $p = hangs ] || { echo begun $p; while ! [ -e `+gate+` ]; do sleep 0.05; done; echo ended; exit 0; }
 			trap 'echo asked; exit 0' TERM; sleep 1000 & echo $! > `+pids+`; echo begun $p; wait`)
@@ -116,7 +115,7 @@ func TestWorkEnds(t *testing.T) {
 	})
 }
 
-// A worker that is killed leaves its task to another, and takes all with it that its command has started.
+// When a worker is killed, another one gets its task, and all that its command has started ends.
 func TestWorkKilled(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := queueDatabase(t, s)
@@ -126,7 +125,7 @@ func TestWorkKilled(t *testing.T) {
 		p.out.contains(t, "\n")
 		p.signal(t, os.Kill)
 		requireGone(t, words(p.out.String())[0])
-		mysqltest.Exec(t, db, "UPDATE mqnotify_task SET state_at = UTC_TIMESTAMP(6) - INTERVAL 1 SECOND") // its claim is over
+		mysqltest.Exec(t, db, "UPDATE mqnotify_task SET state_at = UTC_TIMESTAMP(6) - INTERVAL 1 SECOND") // the claim lapses
 		other := launch(t, config, nil, args...)
 		other.out.contains(t, "\n")
 		other.signal(t, os.Kill)
@@ -134,8 +133,8 @@ func TestWorkKilled(t *testing.T) {
 	})
 }
 
-// A command of a worker that is cut off is gone before another worker has the task, though it does
-// not end when it is asked to.
+// The command of a worker that has lost its connection has ended before another worker has the task, even if it ignores
+// SIGTERM.
 func TestWorkCutOff(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := queueDatabase(t, s)
@@ -147,21 +146,21 @@ func TestWorkCutOff(t *testing.T) {
 		succeed(t, config, "enqueue", "mail", "x")
 		cut.out.contains(t, "\n")
 		proxy.Down()
-		if testing.Short() { // of a short time too little is left between its end and the other's beginning
+		if testing.Short() { // a short claim leaves too little time between the end of one and the start of the other
 			requireGone(t, words(cut.out.String())[0])
 		}
 		other := background(t, config, "work", "mail", "--", "sh", "-c", "echo second >> "+file)
 		states(t, db, "done")
 		requireGone(t, words(cut.out.String())[0])
 		lines := linesOf(t, file)
-		require.Equal(t, "second", lines[len(lines)-1], "both at once")
+		require.Equal(t, "second", lines[len(lines)-1], "the first command ran while the second had the task")
 		require.Equal(t, exitDone, other.interrupt(t).code)
 		proxy.Up()
 		require.Equal(t, exitDone, cut.interrupt(t).code)
 	})
 }
 
-// tasks lists, tries again, cancels, counts and prunes.
+// tasks lists, retries, cancels, counts and prunes tasks.
 func TestTasks(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := queueDatabase(t, s)
@@ -205,7 +204,7 @@ func TestTasks(t *testing.T) {
 	})
 }
 
-// An ordered queue keeps its order through the command line.
+// The command line keeps the order of an ordered queue.
 func TestInitQueue(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := queueDatabase(t, s, "--ordered")
@@ -220,7 +219,7 @@ func TestInitQueue(t *testing.T) {
 	})
 }
 
-// A queue that is not there is an error that says how to make it.
+// The error for a missing queue says how to make it.
 func TestNoQueue(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, _ := database(t, s)
@@ -237,7 +236,7 @@ func TestNoQueue(t *testing.T) {
 	})
 }
 
-// A command that hangs is ended after --timeout, and counts as failed. The next task gets its place.
+// A command that hangs is ended after --timeout and counts as failed. The next task then runs.
 func TestWorkCommandHangs(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := queueDatabase(t, s)
@@ -252,14 +251,14 @@ func TestWorkCommandHangs(t *testing.T) {
 	})
 }
 
-// An idle worker keeps the two connections that wait, and none for its tasks.
+// An idle worker keeps the two connections that wait, and no other.
 func TestWorkConnections(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := queueDatabase(t, s)
 		w := background(t, config, "work", "mail", "--", "true")
 		succeed(t, config, "enqueue", "mail", "x")
 		states(t, db, "done")
-		mysqltest.Eventually(t, "two connections are left, which wait", func() bool {
+		mysqltest.Eventually(t, "only the two connections that wait are left", func() bool {
 			return mysqltest.Value[int](t, db, "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE DB = DATABASE() AND ID <> CONNECTION_ID()") == 2
 		})
 		require.Equal(t, exitDone, w.interrupt(t).code)
