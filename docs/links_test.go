@@ -10,7 +10,7 @@ import (
 	"github.com/yuin/goldmark/ast"
 )
 
-// Every link within the repository leads to a file that exists, and to a heading in it.
+// Every link within the repository leads to a file that exists and, if it names a heading, to a heading in that file.
 func TestLinks(t *testing.T) {
 	all, links := append(pages(t), "ARCHITECTURE.md", "CHANGELOG.md", "SECURITY.md"), 0
 	for _, page := range all {

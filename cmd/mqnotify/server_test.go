@@ -39,7 +39,7 @@ func TestShortWaitTimeout(t *testing.T) {
 			p.out.contains(t, "held\n")
 			locks = append(locks, p)
 		}
-		for range 2 { // twice as long as the server keeps an idle connection
+		for range 2 { // waits two idle timeouts of the server
 			endsIdle(t, db)
 		}
 		succeed(t, config, "produce", "orders", "one")

@@ -79,7 +79,7 @@ func TestDatabaseIsDropped(t *testing.T) {
 	})
 }
 
-// A transaction that a test left open fails the drop of the database. It does not block it.
+// If a test has left a transaction open, the drop of its database fails after a time, and does not wait forever.
 func TestDropOfBlockedDatabase(t *testing.T) {
 	Each(t, func(t *testing.T, s *Server) {
 		cfg := s.Database(t)

@@ -96,8 +96,8 @@ func (h *homeFolder) close() error {
 	return errors.Join(errs...)
 }
 
-// sweep removes the folders of test processes that were killed, because no process holds their locks. It keeps a folder younger
-// than a minute, because a process may be about to lock it.
+// sweep removes the folders of test processes that were killed, which are those whose lock no process holds. It keeps a folder
+// younger than a minute, because a process may be about to lock it.
 func sweep(dir string) {
 	paths, _ := filepath.Glob(filepath.Join(dir, folderPattern)) // fails for a bad pattern only
 	for _, path := range paths {

@@ -41,8 +41,8 @@ func Receive[T any](tb testing.TB, c <-chan T) (v T) {
 	return v
 }
 
-// Eventually checks its condition every often at first. Later it waits a tenth of the time since its start, but at most seldom,
-// so that many waiting tests do not keep the machine busy.
+// Eventually first checks its condition at intervals of often. Later an interval is a tenth of the time since the start, but at
+// most seldom, so that many waiting tests do not keep the machine busy.
 const (
 	often  = 5 * time.Millisecond
 	seldom = 50 * time.Millisecond
