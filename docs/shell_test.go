@@ -132,6 +132,9 @@ func (s *terminal) left(t *testing.T, j *job) {
 	}
 }
 
+// logLine is a line of a command's log, which may come between two lines of its output.
+var logLine = regexp.MustCompile(`(?m)^time=.*\n`)
+
 // shows waits until a command of the last block, or one that keeps running, has printed what the page shows.
 func (s *terminal) shows(t *testing.T, b block) {
 	t.Helper()
@@ -140,7 +143,7 @@ func (s *terminal) shows(t *testing.T, b block) {
 	require.NotEmpty(t, candidates, "%s: no command prints this", b.at())
 	for deadline := time.Now().Add(patience); ; {
 		for _, j := range candidates {
-			if wanted.MatchString(j.out.String()) {
+			if out := j.out.String(); wanted.MatchString(out) || wanted.MatchString(logLine.ReplaceAllString(out, "")) {
 				return
 			}
 		}
