@@ -51,12 +51,12 @@ func TestOtherVersions(t *testing.T) {
 		}
 		mysqltest.Exec(t, db, "INSERT INTO mqnotify_schema (version) VALUES (99)")
 		refused("update this program")
-		require.Contains(t, mqnotify(t, root, "", "doctor").out, "version 99")
+		require.Contains(t, mqnotify(t, root, "", "doctor").out, "have version 99, and this mqnotify knows only")
 
 		mysqltest.Exec(t, db, "DELETE FROM mqnotify_schema WHERE version = 99")
 		mysqltest.Exec(t, db, "UPDATE mqnotify_schema SET version = 0")
 		refused("run `mqnotify init`")
-		require.Contains(t, mqnotify(t, root, "", "doctor").out, "version 0")
+		require.Contains(t, mqnotify(t, root, "", "doctor").out, "have version 0, and this mqnotify needs")
 		succeed(t, root, "init")
 		succeed(t, root, "produce", "orders", "x")
 		require.Contains(t, succeed(t, root, "consume", "orders", "--group", "g", "--from", "beginning", "--stop-at-end"), `"payload":"x"`)
