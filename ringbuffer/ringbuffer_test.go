@@ -94,12 +94,12 @@ func TestOvertakenAtOnce(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, _ := database(t, s, 4)
 		ring := open(t, db)
-		entries, err := ring.read(t.Context(), 0, 1, false)
+		entries, _, err := ring.read(t.Context(), 0, 1, false)
 		require.NoError(t, err)
 		require.Empty(t, entries)
 		appendText(t, ring, "1", "2", "3")
 		appendText(t, ring, "4", "5", "6")
-		entries, err = ring.read(t.Context(), 0, 10, true) // as Read does after it has waited
+		entries, _, err = ring.read(t.Context(), 0, 10, true) // as Read does after it has waited
 		require.NoError(t, err)
 		require.Len(t, entries, 4)
 		assert.Equal(t, uint64(2), entries[0].Missed)
@@ -258,5 +258,26 @@ func TestCallOfWake(t *testing.T) {
 		appendText(t, ring, "x")
 		require.NoError(t, ring.Close())
 		require.Greater(t, calls(), before)
+	})
+}
+
+// A hole in what the server shows does not make a reader skip entries: it reads up to the hole, and goes on when the entries show.
+func TestHole(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db, _ := database(t, s, 4)
+		ring := open(t, db)
+		reader := &reader{Buffer: ring}
+		appendText(t, ring, "1", "2", "3")
+		appendText(t, ring, "4", "5", "6")
+		move := func(from, to int) {
+			mysqltest.Exec(t, db.Pool(), "UPDATE "+schema.RingSlotTable+" SET entry = ? WHERE entry = ?", to, from)
+		}
+		move(5, 0)
+		assert.Equal(t, []string{"3", "4"}, next(t, reader, 10))
+		read := mysqltest.Result(func() []string { return next(t, reader, 10) })
+		mysqltest.Window(t, 100*time.Millisecond)
+		move(0, 5)
+		assert.Equal(t, []string{"5", "6"}, mysqltest.Receive(t, read))
+		assert.Zero(t, reader.missed)
 	})
 }
