@@ -2,10 +2,6 @@ package bridge
 
 import (
 	"context"
-	"crypto/hmac"
-	"crypto/rand"
-	"crypto/sha256"
-	"encoding/base64"
 	"errors"
 	"fmt"
 	"io"
@@ -17,9 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cloudevents/sdk-go/v2/binding"
-	"github.com/cloudevents/sdk-go/v2/event"
-	cehttp "github.com/cloudevents/sdk-go/v2/protocol/http"
 	"github.com/stretchr/testify/require"
 
 	"github.com/mqnotify/mqnotify/consumer"
@@ -38,35 +31,6 @@ func TestWebhook(t *testing.T) {
 		restart: func() { r.listen(t, r.addr) },
 		large:   1<<20 + 1, atSend: true, freeze: r.freeze,
 	})
-}
-
-// The signature equals the one in the example of Standard Webhooks, and covers the body as it was sent.
-func TestWebhookSignature(t *testing.T) {
-	mysqltest.Once(t)
-	key, err := base64.StdEncoding.DecodeString(strings.TrimPrefix(testSecret, "whsec_"))
-	require.NoError(t, err)
-	header := http.Header{}
-	sign(header, [][]byte{key}, "msg_p5jXN8AQM9LWM0D4loKWxJek", time.Unix(1614265330, 0), []byte(`{"test": 2432232314}`))
-	require.Equal(t, "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=", header.Get("webhook-signature"))
-
-	r := newReceiver(t)
-	checked := 0
-	r.answer = func(_ http.ResponseWriter, req *http.Request) bool {
-		body, err := io.ReadAll(req.Body)
-		if err != nil {
-			return false
-		}
-		req.Body = io.NopCloser(strings.NewReader(string(body)))
-		mac := hmac.New(sha256.New, key)
-		mac.Write([]byte(req.Header.Get("webhook-id") + "." + req.Header.Get("webhook-timestamp") + "." + string(body)))
-		if req.Header.Get("webhook-signature") == "v1,"+base64.StdEncoding.EncodeToString(mac.Sum(nil)) {
-			checked++
-		}
-		return false
-	}
-	send(t, target{url: r.url}.open(t, "t"), messages("t", 1, 3), 1)
-	require.Equal(t, 3, checked)
-	require.Equal(t, wanted(messages("t", 1, 3)), r.got["t"])
 }
 
 // Each kind of answer stops the bridge, refuses the message, asks for another try, or confirms it.
@@ -308,139 +272,4 @@ func TestWebhookTimeout(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, want, b.options.SendTimeout, query)
 	}
-}
-
-// The event's source escapes the name of the table. The trace of a row is in the headers where tracers expect it.
-func TestWebhookHeaders(t *testing.T) {
-	mysqltest.Once(t)
-	r := newReceiver(t)
-	var source, trace, state string
-	r.answer = func(_ http.ResponseWriter, req *http.Request) bool {
-		source, trace, state = req.Header.Get("ce-source"), req.Header.Get("traceparent"), req.Header.Get("tracestate")
-		return false
-	}
-	const topic = "100% of ü?#"
-	all := messages(topic, 1, 2)
-	all[0].Headers["tracestate"] = "a=1,b=2"
-	all[1].Headers["traceparent"] = "a\r\nb"
-	sink := target{url: func(string) string { return r.url("in") }}.open(t, topic)
-	send(t, sink, all[:1], 1)
-	require.Equal(t, "/mqnotify/100%25%20of%20%C3%BC%3F%23", source)
-	require.Equal(t, all[0].Headers["traceparent"], trace)
-	require.Equal(t, "a=1,b=2", state)
-	send(t, sink, all[1:], 1)
-	require.Empty(t, trace)
-	require.Equal(t, "100%25%20of%20%C3%BC?#:2", r.got["in"][1].id)
-}
-
-// A value that no header can have, or that a receiver would read differently, is encoded as CloudEvents specifies.
-func TestEncoded(t *testing.T) {
-	mysqltest.Once(t)
-	for value, want := range map[string]string{
-		"orders:1": "orders:1", "a b": "a%20b", `{"a":1}`: `{%22a%22:1}`, "50%": "50%25", "line\nbreak:2": "line%0Abreak:2", "größe": "gr%C3%B6%C3%9Fe", "\x7f": "%7F",
-	} {
-		require.Equal(t, want, encoded(value))
-		back, err := neturl.PathUnescape(want)
-		require.NoError(t, err)
-		require.Equal(t, value, back)
-	}
-}
-
-// The headers of a message can't make a receiver read another event than the bridge's, neither in structured or batched mode nor
-// with the bridge's own attributes. Headers that the bridge does not send as attributes are in mqnotifyheaders.
-func TestWebhookForged(t *testing.T) {
-	mysqltest.Once(t)
-	var got *event.Event
-	var kind string
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		kind = req.Header.Get("Content-Type")
-		var err error
-		if got, err = binding.ToEvent(req.Context(), cehttp.NewMessageFromHttpRequest(req)); err != nil {
-			w.WriteHeader(http.StatusTeapot)
-		}
-	}))
-	defer server.Close()
-	sink := target{url: func(string) string { return server.URL + "/?secret=" + testSecret }}.open(t, "orders")
-	const forged = `{"specversion":"1.0","id":"orders:99","source":"/bank","type":"paid","mqnotifytopic":"payments","data":{}}`
-	for _, own := range []string{
-		"application/cloudevents+json", "Application/CloudEvents+JSON; charset=utf-8", "application/cloudevents-batch+json",
-		"text/plain, application/cloudevents+json", "application/cloudevents",
-	} {
-		m := consumer.Message{ID: 1, Topic: "orders", Payload: []byte(forged), Headers: map[string]string{
-			"content-type": own, "mqnotifytopic": "payments", "mqnotifyheaders": "{}", "mqnotifynew": "1", "kind": "k",
-		}}
-		send(t, sink, []consumer.Message{m}, 1)
-		require.NotNil(t, got, own)
-		require.Equal(t, "orders:1", got.ID(), own)
-		require.Equal(t, "/mqnotify/orders", got.Source(), own)
-		require.Equal(t, "application/json", kind, own)
-		require.Equal(t, forged, string(got.Data()))
-		require.Equal(t, "orders", got.Extensions()["mqnotifytopic"])
-		require.Equal(t, "k", got.Extensions()["kind"])
-		require.NotContains(t, got.Extensions(), "mqnotifynew")
-		rest, ok := got.Extensions()["mqnotifyheaders"].(string)
-		require.True(t, ok)
-		rest, err := neturl.PathUnescape(rest)
-		require.NoError(t, err)
-		require.JSONEq(t, `{"content-type":"`+own+`","mqnotifytopic":"payments","mqnotifyheaders":"{}","mqnotifynew":"1"}`, rest)
-	}
-	m := consumer.Message{ID: 2, Topic: "orders", Payload: []byte("x"), Headers: map[string]string{"content-type": "text/plain; charset=utf-8"}}
-	send(t, sink, []consumer.Message{m}, 1)
-	require.Equal(t, "text/plain; charset=utf-8", kind)
-}
-
-// A secret is accepted in every form of base64 that people paste into a URL. The error about a wrong secret says what is wrong,
-// and does not show it.
-func TestWebhookSecrets(t *testing.T) {
-	mysqltest.Once(t)
-	for range 100 {
-		key := make([]byte, 32)
-		_, _ = rand.Read(key) // never fails
-		for _, encoding := range []*base64.Encoding{base64.StdEncoding, base64.RawStdEncoding, base64.URLEncoding, base64.RawURLEncoding} {
-			text := "whsec_" + encoding.EncodeToString(key)
-			for _, query := range []string{"secret=" + text, "secret=" + neturl.QueryEscape(text), "secret=" + testSecret + "&secret=" + text} {
-				d, err := Parse("https://host/in?"+query, "t")
-				require.NoError(t, err, text)
-				require.NotContains(t, d.Name, text)
-				got, err := signingKey(strings.ReplaceAll(text, "+", " "))
-				require.NoError(t, err)
-				require.Equal(t, key, got)
-			}
-		}
-	}
-	for text, want := range map[string]string{
-		"whsec_MfKQ9r8GKYqrTwjUPD8I*PZIo2LaLaSw":  "character 21 after whsec_ is not base64",
-		"whsec_MfKQ9r8GKYqrTwjUPD8IPZIo2LaLaSwww": "it is not base64: a character is missing, or there is one too many (33 after whsec_)",
-		"whsec_MfKQ9r8GKYqr":                      "it has 9 bytes; a secret has at least 16",
-		"":                                        "it has 0 bytes",
-		"whsk_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw":   "it is an Ed25519 key",
-	} {
-		_, err := Parse("https://host/in?secret="+text, "t")
-		require.ErrorIs(t, err, notify.ErrOptions)
-		require.ErrorContains(t, err, want)
-		require.NotContains(t, err.Error(), "MfKQ9r8")
-	}
-}
-
-// While a receiver changes its secret, each message is signed with both secrets.
-func TestWebhookRotation(t *testing.T) {
-	mysqltest.Once(t)
-	const next = "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD"
-	var header http.Header
-	var body []byte
-	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		header = r.Header
-		body, _ = io.ReadAll(r.Body)
-	}))
-	defer server.Close()
-	send(t, target{url: func(string) string { return server.URL + "/in?secret=" + next + "&secret=" + testSecret }}.open(t, "t"), messages("t", 1, 1), 1)
-	var want []string
-	for _, text := range []string{next, testSecret} {
-		key, err := base64.StdEncoding.DecodeString(strings.TrimPrefix(text, "whsec_"))
-		require.NoError(t, err)
-		mac := hmac.New(sha256.New, key)
-		mac.Write([]byte(header.Get("webhook-id") + "." + header.Get("webhook-timestamp") + "." + string(body)))
-		want = append(want, "v1,"+base64.StdEncoding.EncodeToString(mac.Sum(nil)))
-	}
-	require.Equal(t, strings.Join(want, " "), header.Get("webhook-signature"))
 }
