@@ -51,7 +51,7 @@ func newCluster(t *testing.T) *cluster {
 func (c *cluster) start() {
 	c.t.Helper()
 	var err error
-	c.Cluster, err = kfake.NewCluster(kfake.NumBrokers(len(c.ports)), kfake.Ports(c.ports...), kfake.AllowAutoTopicCreation(),
+	c.Cluster, err = kfake.NewCluster(kfake.NumBrokers(len(c.ports)), kfake.Ports(c.ports...), kfake.ListenFn(ports.Listen), kfake.AllowAutoTopicCreation(),
 		kfake.EnableSASL(), kfake.DataDir(c.folder), kfake.Superuser("PLAIN", brokertest.User, brokertest.Password))
 	require.NoError(c.t, err)
 	// kfake hangs up on wrong credentials without an answer. Here it answers as Kafka does.

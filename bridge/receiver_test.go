@@ -42,7 +42,7 @@ func newReceiver(t *testing.T) *receiver {
 
 func (r *receiver) listen(t *testing.T, addr string) {
 	t.Helper()
-	listener, err := net.Listen("tcp", addr)
+	listener, err := ports.Listen("tcp", addr)
 	require.NoError(t, err)
 	r.server = httptest.NewUnstartedServer(r)
 	r.server.Listener = listener

@@ -143,7 +143,7 @@ func testLivePage(t *testing.T, s *mysqltest.Server, binary string) {
 	mysqltest.Exec(t, db.Pool(), "INSERT INTO board (payload) VALUES ('second')")
 	// A proxy answers in the server's place. A browser does not reconnect after such an answer.
 	asked := make(chan bool, 1)
-	listener, err := net.Listen("tcp", address)
+	listener, err := child.Listen("tcp", address)
 	require.NoError(t, err)
 	proxy := &httptest.Server{Listener: listener, Config: &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		http.Error(w, "not now", http.StatusServiceUnavailable)
