@@ -154,7 +154,7 @@ func TestImportSourceCloses(t *testing.T) {
 }
 
 // The broker redelivers at once what Close returns. Without that, this server would wait for an hour.
-func TestImportNATSGivesBack(t *testing.T) {
+func TestImportNATSReturnsMessages(t *testing.T) {
 	mysqltest.Once(t)
 	from := natsSourceOf(t)
 	from.publish(t, 1, 1)

@@ -271,7 +271,7 @@ func TestImportIntoNothing(t *testing.T) {
 }
 
 // The import deletes the stored ids of messages after Keep.
-func TestImportForgets(t *testing.T) {
+func TestImportDeletesOldIDs(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
 		_, err := db.Pool().ExecContext(t.Context(), "INSERT INTO mqnotify_import VALUES "+

@@ -39,7 +39,7 @@ func (d dyingConsumer) Fetch(most int, options ...jetstream.FetchOpt) (jetstream
 }
 
 // If the broker dies while the sink reads the end of the stream, Send returns an error, and another sink continues later.
-func TestNATSDiesInTheLook(t *testing.T) {
+func TestNATSDiesDuringTheFirstRead(t *testing.T) {
 	mysqltest.Once(t)
 	b := brokertest.NATS(t)
 	to := natsTarget(b, "")

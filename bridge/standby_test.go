@@ -43,7 +43,7 @@ func TestStandby(t *testing.T) {
 
 // The second bridge also continues when the active one is killed (kill -9) with rows under way. No row is lost, and at most a
 // page is sent twice.
-func TestStandbyOfOneThatIsKilled(t *testing.T) {
+func TestStandbyOfAKilledBridge(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
 		db, err := notify.OpenConfig(config)

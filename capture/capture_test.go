@@ -184,7 +184,7 @@ func TestOddNames(t *testing.T) {
 }
 
 // Status shows changes of the table that affect a capture. A change that breaks the trigger makes writes fail; no message is lost.
-func TestStatusTellsWhatChanged(t *testing.T) {
+func TestStatusShowsChanges(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := open(t, s.Database(t))
 		mysqltest.ExecAll(t, db.Pool(), orders)
@@ -248,7 +248,7 @@ func TestRowTooLarge(t *testing.T) {
 }
 
 // The hour that comes twice in the writer's time zone in autumn is unambiguous in messages.
-func TestTimestampInTheHourThatIsThereTwice(t *testing.T) {
+func TestTimestampInARepeatedHour(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		if s.Name() == "dsn" {
 			t.Skip("the server may be in another time zone than " + zone)
@@ -279,7 +279,7 @@ func TestTimestampInTheHourThatIsThereTwice(t *testing.T) {
 }
 
 // The changes that fire no trigger, as documented.
-func TestWhatNoTriggerSees(t *testing.T) {
+func TestChangesWithoutATrigger(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := open(t, s.Database(t))
 		mysqltest.ExecAll(t, db.Pool(), orders, "CREATE TABLE items (id INT PRIMARY KEY, order_id INT, FOREIGN KEY (order_id) REFERENCES orders (id) ON DELETE CASCADE)",

@@ -204,7 +204,7 @@ func stopAfter(t *testing.T, db *notify.DB, chunks int) {
 }
 
 // A snapshot begins again instead of continuing if changes were not captured in between, if the key was changed, or with Restart.
-func TestSnapshotBeginsAgain(t *testing.T) {
+func TestSnapshotRestarts(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		for name, test := range map[string]struct {
 			between []string

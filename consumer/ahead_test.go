@@ -132,7 +132,7 @@ func TestAheadIsTaken(t *testing.T) {
 
 // Up to a head whose writers have ended the reader tracks no gap. A row that came before this was known is therefore read again,
 // with the rows after it.
-func TestAheadIsOlderThanTheHorizon(t *testing.T) {
+func TestAheadOfTheHorizon(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
 		insert(t, db, "orders", "1")

@@ -41,8 +41,8 @@ func (f *failing) handler() Handler {
 	})
 }
 
-// bury makes a dead letter of every row of a table, for each of the groups.
-func bury(t *testing.T, db *notify.DB, topic string, groups ...string) {
+// deadLetter makes a dead letter of every row of a table, for each of the groups.
+func deadLetter(t *testing.T, db *notify.DB, topic string, groups ...string) {
 	t.Helper()
 	for _, group := range groups {
 		require.NoError(t, run(t, db, topic, Options{Group: group, From: "beginning", StopAtEnd: true, MaxAttempts: 1, Retry: atOnce},
@@ -67,7 +67,7 @@ func TestRetryOfAMessage(t *testing.T) {
 		huge := strings.Repeat("\x00\xff'\\", 3<<20/4)
 		_, err := db.Pool().ExecContext(t.Context(), `INSERT INTO orders (headers, payload) VALUES ('{"k": "ü\\"\\\\"}', ?), (NULL, 'small')`, []byte(huge))
 		require.NoError(t, err)
-		bury(t, db, "orders", "mail", "bill/er")
+		deadLetter(t, db, "orders", "mail", "bill/er")
 		letters := lettersOf(t, db, "orders", "")
 
 		all, err := letters.DeadLetters(t.Context(), DeadFilter{})
@@ -141,7 +141,7 @@ func TestRetryOfARow(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
 		shop(t, db, "a", "b", "c")
-		bury(t, db, "shop", "mail", "bill")
+		deadLetter(t, db, "shop", "mail", "bill")
 		do(t, db, "UPDATE shop SET name = 'changed' WHERE no = 2")
 		retry := func(group string) {
 			again, gone, err := lettersOf(t, db, "shop", group).RetryDead(t.Context(), DeadFilter{Error: "with 2"})
@@ -191,11 +191,11 @@ func TestRetryOfARow(t *testing.T) {
 }
 
 // If a row is deleted between the request and the consumer's read, its dead letter stays and says so.
-func TestRetryOfARowThatGoes(t *testing.T) {
+func TestRetryOfADeletedRow(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
 		shop(t, db, "a", "b")
-		bury(t, db, "shop", "mail")
+		deadLetter(t, db, "shop", "mail")
 		again, _, err := lettersOf(t, db, "shop", "").RetryDead(t.Context(), DeadFilter{})
 		require.NoError(t, err)
 		require.Equal(t, []uint64{1, 2}, again)
@@ -252,10 +252,10 @@ func TestRetriesAtTheSameTime(t *testing.T) {
 				})},
 			} {
 				do(t, db, "DELETE FROM work", "DELETE FROM mqnotify_dead_letter")
-				bury := &failing{}
+				alwaysFails := &failing{}
 				options := Options{Group: topic + name, From: "beginning", MaxAttempts: 1, Retry: atOnce, MembersShare: c.share}
 				options.StopAtEnd = true
-				require.NoError(t, run(t, db, topic, options, bury.handler()).wait(t))
+				require.NoError(t, run(t, db, topic, options, alwaysFails.handler()).wait(t))
 				options.StopAtEnd = false
 				consumers := []*running{run(t, db, topic, options, c.handler), run(t, db, topic, options, c.handler)}
 				var asking sync.WaitGroup

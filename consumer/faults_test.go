@@ -47,7 +47,7 @@ func workers(tb testing.TB, db *notify.DB, setup *notify.DB) (names []string, st
 	for name, handler := range handlers {
 		do(tb, setup, "CREATE TABLE "+name+" (id BIGINT UNSIGNED NOT NULL)")
 		all = append(all, run(tb, db, "orders", Options{
-			Group: name, From: "beginning", FlushInterval: 20 * time.Millisecond, PageRows: 20, MaxAttempts: -1, Retry: soonAgain, Logger: quiet,
+			Group: name, From: "beginning", FlushInterval: 20 * time.Millisecond, PageRows: 20, MaxAttempts: -1, Retry: fastRetries, Logger: quiet,
 		}, handler))
 		names = append(names, name)
 	}
@@ -67,11 +67,13 @@ func workers(tb testing.TB, db *notify.DB, setup *notify.DB) (names []string, st
 	}
 }
 
-func soonAgain() backoff.BackOff { return notify.Exponential(5*time.Millisecond, 100*time.Millisecond) }
+func fastRetries() backoff.BackOff {
+	return notify.Exponential(5*time.Millisecond, 100*time.Millisecond)
+}
 
-// settledWork waits until every row was handled, and reports by name whether rows were
+// handledTwice waits until every row was handled, and reports by name whether rows were
 // handled more than once.
-func settledWork(tb testing.TB, db *notify.DB, names []string) map[string]bool {
+func handledTwice(tb testing.TB, db *notify.DB, names []string) map[string]bool {
 	tb.Helper()
 	more := make(map[string]bool)
 	for _, name := range names {
@@ -90,7 +92,7 @@ func settledWork(tb testing.TB, db *notify.DB, names []string) map[string]bool {
 
 // These tests need a server of their own: a transaction that stays open for long delays the offsets of consumers of all databases,
 // and a server with faults disturbs other tests. One server is enough for all of them.
-func TestOnAServerOfItsOwn(t *testing.T) {
+func TestWithAnOwnServer(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		flags := []string{"--innodb-flush-log-at-trx-commit=1"}
 		if s.IsMariaDB() && !testing.Short() { // the flags make each start slower
@@ -188,7 +190,7 @@ func serverKilledUnderLoad(t *testing.T, own *mysqltest.Server) {
 	eventually(t, func() bool { return committed.Load() > before+50 }, "nothing is written")
 	cancel()
 	load.Wait()
-	again := settledWork(t, db, names)
+	again := handledTwice(t, db, names)
 	stop()
 	require.GreaterOrEqual(t, mysqltest.Value[int64](t, db.Pool(), "SELECT COUNT(*) FROM orders"), committed.Load())
 	require.False(t, again["one_tx"], "a row was handled twice in a transaction")
@@ -249,7 +251,7 @@ func TestCutAtTheCommit(t *testing.T) {
 		require.NoError(t, err)
 		defer func() { require.NoError(t, cut.Close()) }()
 		names, stop := workers(t, cut, db)
-		again := settledWork(t, db, names)
+		again := handledTwice(t, db, names)
 		stop()
 		require.Positive(t, cutter.cuts[0].Load(), "no commit was cut off before it was sent")
 		require.Positive(t, cutter.cuts[1].Load(), "no commit was cut off before its answer")
@@ -260,7 +262,7 @@ func TestCutAtTheCommit(t *testing.T) {
 
 // When a commit is in doubt, the member's progress is older than what the commit may
 // have stored. It must not overwrite the offset, or the work would be done again.
-func TestInDoubtIsNotStoredOver(t *testing.T) {
+func TestInDoubtKeepsTheOffset(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
 		setup := openConfig(t, config, "orders")
@@ -312,7 +314,7 @@ func TestConnectionsCutUnderLoad(t *testing.T) {
 			rows++
 			proxy.Up()
 		}
-		again := settledWork(t, db, names)
+		again := handledTwice(t, db, names)
 		stop()
 		require.False(t, again["one_tx"], "a row was handled twice in a transaction")
 		require.False(t, again["page_tx"], "a row was handled twice in a transaction")

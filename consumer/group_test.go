@@ -246,7 +246,7 @@ func TestGroupNetworkFreezes(t *testing.T) {
 
 // The invariant: however connections are cut, the handlers of a group never work on
 // the same row at the same time, and every row is handled.
-func TestHandlerNeverTwiceAtOnce(t *testing.T) {
+func TestHandlersNeverShareARow(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
 		db := openConfig(t, config, "orders")

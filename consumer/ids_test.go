@@ -115,7 +115,7 @@ func TestIdsBelowOne(t *testing.T) {
 
 // With AcceptAnyKey, a row that is inserted later with a smaller key is not delivered, as documented. The table's changes
 // that capture publishes contain it.
-func TestAcceptAnyKeyLoses(t *testing.T) {
+func TestAcceptAnyKeyLosesRows(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
 		do(t, db, "CREATE TABLE shop (id BIGINT NOT NULL PRIMARY KEY, x INT)")

@@ -78,7 +78,7 @@ func TestWithoutPerformanceSchema(t *testing.T) {
 }
 
 // A consumer whose account sees no transactions logs once what that costs.
-func TestWarnsOfUnknownWriters(t *testing.T) {
+func TestWarnsAboutUnknownWriters(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
 		db := openConfig(t, config, "orders")

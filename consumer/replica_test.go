@@ -15,7 +15,7 @@ import (
 
 // A replica that takes writes, as it does by default, sees no open transaction of its source. A row that commits late
 // there is not lost here. (An account that can't see that the server is a replica detects it by the applied transactions.)
-func TestReplicaThatTakesWrites(t *testing.T) {
+func TestWritableReplica(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		source, replica := s.Replica(t)
 		config := source.Database(t)

@@ -151,7 +151,7 @@ func TestStopInTheMiddleOfARead(t *testing.T) {
 }
 
 // The end of a context does not interrupt a statement of a session that other callers use.
-func TestAskOutlivesItsContext(t *testing.T) {
+func TestSharedStatementOutlivesItsContext(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
 		session, release, err := core.SharedSession(t.Context(), db)

@@ -133,7 +133,7 @@ func TestStatusOfGroups(t *testing.T) {
 }
 
 // Counting has a limit, for rows and for gaps, and the status shows when it was reached.
-func TestStatusCountsSoFar(t *testing.T) {
+func TestStatusCountsHaveALimit(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
 		insert(t, db, "orders", "x")

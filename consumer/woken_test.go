@@ -100,7 +100,7 @@ func TestConsumersShareSessions(t *testing.T) {
 
 // A row that came with its commit wait does not hide rows that were committed after it while the reader was
 // delayed.
-func TestRowsAfterOneThatCameWithItsCommit(t *testing.T) {
+func TestRowsAfterARowThatCameWithItsCommit(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, options := openWoken(t, s, "orders")
 		var got collected
@@ -125,7 +125,7 @@ func TestRowsAfterOneThatCameWithItsCommit(t *testing.T) {
 }
 
 // The time of a message is right, whatever the server's time zone and the DSN are.
-func TestTimeOfAWokenMessage(t *testing.T) {
+func TestCreatedAtInEveryTimeZone(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, shared *mysqltest.Server) {
 		s := shared.Start(t, "--default-time-zone=+05:00")
 		config := s.Database(t)

@@ -17,14 +17,14 @@ import (
 
 // clockMain prints its time, and then the result of each order: for a lease ("take",
 // "hold"), an interval ("every") or once ("once").
-func clockMain(ctx context.Context, db *notify.DB, t told) error {
+func clockMain(ctx context.Context, db *notify.DB, t childInput) error {
 	lease, err := guard.NewMutex(db, t.Name, guard.MutexOptions{Kind: "lease", TTL: t.TTL})
 	if err != nil {
 		return err
 	}
 	every := guard.Every{Key: t.Name, Interval: 59 * time.Minute}
 	say("%s", time.Now().Format(time.RFC3339Nano))
-	return obey(func(order string) error {
+	return eachOrder(func(order string) error {
 		var through bool
 		var err error
 		switch order {
@@ -58,21 +58,21 @@ func TestClockOff(t *testing.T) {
 
 func clockOff(t *testing.T, s *mysqltest.Server, program string, off time.Duration) {
 	const ttl = 8 * time.Second // a stall loses none
-	w := startWorkers(t, s, told{Role: "worker", Kind: "lease", Name: "the resource", TTL: ttl}, same, 2)
+	w := startWorkers(t, s, childInput{Role: "worker", Kind: "lease", Name: "the resource", TTL: ttl}, same, 2)
 	db := w.db
-	config, err := mysql.ParseDSN(w.told[0].DSN)
+	config, err := mysql.ParseDSN(w.inputs[0].DSN)
 	require.NoError(t, err)
 	config.Params = map[string]string{"time_zone": "'+09:00'"}
 	zone := config.FormatDSN()
-	abroad := w.told[0]
+	abroad := w.inputs[0]
 	abroad.DSN = zone
 	for range 2 {
 		w.all = append(w.all, startProgram(t, program, abroad))
 	}
 	start := func(program, name string) (say func(order string, want bool)) {
-		told := told{Role: "clock", DSN: zone, Name: name, TTL: ttl}
-		p := startProgram(t, program, told)
-		line, _ := p.hear(t)
+		input := childInput{Role: "clock", DSN: zone, Name: name, TTL: ttl}
+		p := startProgram(t, program, input)
+		line, _ := p.read(t)
 		now, err := time.Parse(time.RFC3339Nano, line)
 		require.NoError(t, err)
 		if program == os.Args[0] {
@@ -82,8 +82,8 @@ func clockOff(t *testing.T, s *mysqltest.Server, program string, off time.Durati
 		}
 		return func(order string, want bool) {
 			t.Helper()
-			p.tell(order)
-			line, _ := p.hear(t)
+			p.send(order)
+			line, _ := p.read(t)
 			require.Equal(t, want, strings.HasPrefix(line, "true"), "%s: %s", order, line)
 		}
 	}

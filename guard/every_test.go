@@ -77,7 +77,7 @@ func TestEvery(t *testing.T) {
 
 // everyMain calls Try repeatedly, and prints when it got through: between which two times
 // of the machine, which also runs the server.
-func everyMain(ctx context.Context, db *notify.DB, t told) error {
+func everyMain(ctx context.Context, db *notify.DB, t childInput) error {
 	every := guard.Every{Key: t.Name, Interval: t.TTL}
 	random := t.random()
 	go func() {
@@ -92,7 +92,7 @@ func everyMain(ctx context.Context, db *notify.DB, t told) error {
 			<-time.After(time.Duration(random.IntN(4)) * time.Millisecond)
 		}
 	}()
-	return obey(func(string) error { return nil })
+	return eachOrder(func(string) error { return nil })
 }
 
 // Processes, some of which are killed or lose their connections, get through once in an
@@ -109,10 +109,10 @@ func TestEveryProcesses(t *testing.T) {
 		random := mysqltest.Random(t)
 		proxy := s.Proxy(t)
 		dsn := halfThrough(s, proxy)
-		begin := func(n int) *party {
-			return startParty(t, told{Role: "every", DSN: dsn(n, config.FormatDSN()), Name: "report", TTL: interval})
+		begin := func(n int) *peer {
+			return startPeer(t, childInput{Role: "every", DSN: dsn(n, config.FormatDSN()), Name: "report", TTL: interval})
 		}
-		var running, ended []*party
+		var running, ended []*peer
 		for n := range racers {
 			running = append(running, begin(n))
 		}

@@ -39,7 +39,7 @@ type event struct {
 // historyMain takes, renews and releases a lease at random, with its token or an old one,
 // and prints every operation before and after. It never waits, and drops some of its tokens,
 // so that leases expire.
-func historyMain(ctx context.Context, db *notify.DB, t told) error {
+func historyMain(ctx context.Context, db *notify.DB, t childInput) error {
 	lease, err := guard.NewMutex(db, t.Name, guard.MutexOptions{Kind: "lease", TTL: t.TTL})
 	if err != nil {
 		return err
@@ -88,11 +88,11 @@ func historyMain(ctx context.Context, db *notify.DB, t told) error {
 			<-time.After(time.Duration(random.IntN(4)) * time.Millisecond)
 		}
 	}()
-	return obey(func(string) error { return nil })
+	return eachOrder(func(string) error { return nil })
 }
 
 // brokenTake reads whether the lease is free, and then takes it, in two statements.
-func brokenTake(ctx context.Context, db *notify.DB, t told) (uint64, error) {
+func brokenTake(ctx context.Context, db *notify.DB, t childInput) (uint64, error) {
 	var free bool
 	err := db.Pool().GetContext(ctx, &free, "SELECT NOT EXISTS (SELECT 1 FROM mqnotify_lease WHERE name = ? AND expires_at > UTC_TIMESTAMP(6))", t.Name)
 	if err != nil {
@@ -188,17 +188,17 @@ type faults struct {
 
 // histories runs processes that share a lease, kills and replaces some, cuts their
 // connections, and returns their operations, and the number of repeated statements.
-func histories(t *testing.T, db *notify.DB, told told, processes, most int, faults faults) (all []porcupine.Operation, again int) {
+func histories(t *testing.T, db *notify.DB, input childInput, processes, most int, faults faults) (all []porcupine.Operation, again int) {
 	t.Helper()
 	counted := func() int {
-		return mysqltest.Value[int](t, db.Pool(), "SELECT COALESCE(SUM(token + renewals), 0) FROM mqnotify_lease WHERE name = ?", told.Name)
+		return mysqltest.Value[int](t, db.Pool(), "SELECT COALESCE(SUM(token + renewals), 0) FROM mqnotify_lease WHERE name = ?", input.Name)
 	}
 	random := mysqltest.Random(t)
-	var running, ended []*party
-	begin := func(n int) *party {
-		told := told
-		told.DSN = faults.dsn(n, told.DSN)
-		return startParty(t, told)
+	var running, ended []*peer
+	begin := func(n int) *peer {
+		input := input
+		input.DSN = faults.dsn(n, input.DSN)
+		return startPeer(t, input)
 	}
 	for n := range processes {
 		running = append(running, begin(n))
@@ -272,8 +272,8 @@ func TestLeaseLinearizable(t *testing.T) {
 			if ttl == time.Hour {
 				faults.kills = 0 // or the lease of one that was killed would be the last thing that happens
 			}
-			told := told{Role: "history", DSN: config.FormatDSN(), Name: "ttl " + ttl.String(), TTL: ttl}
-			history, again := histories(t, db, told, 5, most, faults)
+			input := childInput{Role: "history", DSN: config.FormatDSN(), Name: "ttl " + ttl.String(), TTL: ttl}
+			history, again := histories(t, db, input, 5, most, faults)
 			judged := porcupine.CheckOperationsTimeout(leaseModel(ttl), history, 10*time.Minute) // some seconds, on a machine with nothing else to do
 			require.Equal(t, porcupine.Ok, judged, "%s", shownHistory(history))
 			t.Logf("ttl %v: %d operations of %d processes, %d of them killed with kill -9, connections of half of them cut %d times, %d sent again: linearizable",
@@ -283,17 +283,17 @@ func TestLeaseLinearizable(t *testing.T) {
 }
 
 // The checker rejects a lease that first reads and then takes.
-func TestLeaseLinearizableShowsTwo(t *testing.T) {
+func TestLeaseLinearizableDetectsTwoHolders(t *testing.T) {
 	if testing.Short() {
-		t.Skip("shows that TestLeaseLinearizable can fail, not what a lease does; TestMutexProcessesShowTwo does the like")
+		t.Skip("shows that TestLeaseLinearizable can fail, not what a lease does; TestMutexProcessesDetectTwoHolders does the like")
 	}
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, config := openState(t, s)
 		ttl := 60 * time.Millisecond
-		told := told{Role: "history", Kind: "broken", DSN: config.FormatDSN(), TTL: ttl}
+		input := childInput{Role: "history", Kind: "broken", DSN: config.FormatDSN(), TTL: ttl}
 		require.Eventually(t, func() bool {
-			told.Name += "x"
-			history, _ := histories(t, db, told, 5, 150, faults{dsn: same})
+			input.Name += "x"
+			history, _ := histories(t, db, input, 5, 150, faults{dsn: same})
 			return porcupine.CheckOperationsTimeout(leaseModel(ttl), history, time.Minute) == porcupine.Illegal
 		}, 10*patience, tick)
 	})

@@ -18,7 +18,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	mysqltest.AsProcess(partyEnv, partyMain)
+	mysqltest.AsProcess(peerEnv, peerMain)
 	mysqltest.Parallel(8)
 	mysqltest.Main(m)
 }

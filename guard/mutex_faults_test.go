@@ -151,7 +151,7 @@ func TestMutexContextEnds(t *testing.T) {
 
 // A statement that frees a key or a lock of any holder is not repeated after a lost answer, because by then
 // the next holder may have it.
-func TestFreedOnce(t *testing.T) {
+func TestReleaseIsNotRepeated(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		// take takes it, and fails if it is taken; free makes it free.
 		type made struct {

@@ -23,14 +23,14 @@ const (
 )
 
 // raceMain tries to get a key when it is ordered to, and acts if it gets through.
-func raceMain(ctx context.Context, db *notify.DB, _ told) error {
+func raceMain(ctx context.Context, db *notify.DB, _ childInput) error {
 	once, claims := readyOnce(db), guard.NewClaims(db)
 	own, err := guard.NewOnce(db, guard.OnceTable{Table: "ma`ils", Key: "id", Time: "sent at"})
 	if err != nil {
 		return err
 	}
 	say("ready")
-	return obey(func(order string) error {
+	return eachOrder(func(order string) error {
 		number, last, _ := strings.Cut(order, " ")
 		race, err := strconv.Atoi(number)
 		if err != nil {
@@ -85,17 +85,17 @@ func TestOnceRaces(t *testing.T) {
 		}
 		proxy := s.Proxy(t)
 		random := mysqltest.Random(t)
-		all := make([]*party, racers)
+		all := make([]*peer, racers)
 		begin := func(n int) {
 			config := config.Clone()
 			if n >= racers/4*3 {
 				config = proxy.Config(config)
 			}
 			config.ClientFoundRows = n%2 == 1
-			all[n] = startParty(t, told{Role: "racer", DSN: config.FormatDSN()})
+			all[n] = startPeer(t, childInput{Role: "racer", DSN: config.FormatDSN()})
 		}
 		ready := func(n int) {
-			line, _ := all[n].hear(t)
+			line, _ := all[n].read(t)
 			require.Equal(t, "ready", line)
 		}
 		for n := range all {
@@ -115,7 +115,7 @@ func TestOnceRaces(t *testing.T) {
 				order += " " + last
 			}
 			for _, p := range all {
-				p.tell(order)
+				p.send(order)
 			}
 			disturbed, killed := false, -1
 			switch random.IntN(40) {
@@ -134,7 +134,7 @@ func TestOnceRaces(t *testing.T) {
 				if n == killed {
 					continue
 				}
-				line, ok := p.hear(t)
+				line, ok := p.read(t)
 				if !ok {
 					p.kill()
 					t.Fatalf("process %d ended: %s", n, p.said.String())

@@ -26,7 +26,7 @@ var errTwo = errors.New("two at once")
 
 // rowMain works on a row repeatedly, and names it by one of two keys. On the order
 // "die" it kills itself in the transaction, or in the call.
-func rowMain(ctx context.Context, db *notify.DB, t told) error {
+func rowMain(ctx context.Context, db *notify.DB, t childInput) error {
 	orders := listen()
 	die := func() {
 		select {
@@ -108,11 +108,11 @@ func TestRowProcesses(t *testing.T) {
 				random := mysqltest.Random(t)
 				calls := filepath.Join(t.TempDir(), "calls")
 				proxy := s.Proxy(t)
-				w := startWorkers(t, s, told{Role: "row", Kind: kind, Name: calls, TTL: 6 * time.Second}, halfThrough(s, proxy), mysqltest.Many(3, 4, 4))
+				w := startWorkers(t, s, childInput{Role: "row", Kind: kind, Name: calls, TTL: 6 * time.Second}, halfThrough(s, proxy), mysqltest.Many(3, 4, 4))
 				for range rounds {
 					w.cut(proxy, each)
 					victim := random.IntN(len(w.all))
-					w.all[victim].tell("die")
+					w.all[victim].send("die")
 					mysqltest.Await(t, w.all[victim].ended, "its death")
 					if kind == twoStep && testing.Short() { // a dead one's lease is the one that lasts
 						mysqltest.Exec(t, w.db.Pool(), "UPDATE mqnotify_lease SET expires_at = UTC_TIMESTAMP(6) WHERE expires_at > UTC_TIMESTAMP(6)")

@@ -54,7 +54,7 @@ func (b brokenHeld) Release(ctx context.Context) error {
 
 // workerMain takes the mutex repeatedly, and does work that a second holder at the
 // same time would spoil. On the order "die" it kills itself during the work.
-func workerMain(ctx context.Context, db *notify.DB, t told) error {
+func workerMain(ctx context.Context, db *notify.DB, t childInput) error {
 	var mutex interface {
 		Lock(ctx context.Context) (guard.Held, error)
 	} = broken{db: db}
@@ -87,7 +87,7 @@ func workerMain(ctx context.Context, db *notify.DB, t told) error {
 func listen() <-chan string {
 	orders := make(chan string, 1)
 	go func() {
-		_ = obey(func(order string) error { orders <- order; return nil })
+		_ = eachOrder(func(order string) error { orders <- order; return nil })
 		os.Exit(1)
 	}()
 	return orders
@@ -100,26 +100,26 @@ var errRejected = errors.New("rejected")
 func work(ctx context.Context, db *notify.DB, held guard.Held, orders <-chan string) (err error) {
 	ctx, cancel := held.Context(ctx)
 	defer cancel()
-	hands, err := db.Pool().Connx(ctx)
+	conn, err := db.Pool().Connx(ctx)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = hands.Close() }()
+	defer func() { _ = conn.Close() }()
 	if held.Token() == 0 {
 		var id uint64
-		if err := hands.GetContext(ctx, &id, "SELECT CONNECTION_ID()"); err != nil {
+		if err := conn.GetContext(ctx, &id, "SELECT CONNECTION_ID()"); err != nil {
 			return err
 		}
 		defer func() {
 			if err != nil {
-				overlive(ctx, db, hands, id)
+				waitForEnd(ctx, db, conn, id)
 			}
 		}()
 	}
 	change := func(ctx context.Context, n int) error {
 		// One statement, because an interrupted transaction would make other holders wait. A trigger
 		// records what was written.
-		result, err := hands.ExecContext(ctx, "UPDATE resource SET changes = changes + 1, token = ?, process = ?, written = ?,"+
+		result, err := conn.ExecContext(ctx, "UPDATE resource SET changes = changes + 1, token = ?, process = ?, written = ?,"+
 			" n = GREATEST(n, written) WHERE token <= ?", held.Token(), os.Getpid(), n, held.Token())
 		if err != nil {
 			return err
@@ -131,7 +131,7 @@ func work(ctx context.Context, db *notify.DB, held guard.Held, orders <-chan str
 	}
 	if held.Token() == 0 {
 		// A statement of a dead holder may still run; without a token, wait for it.
-		if _, err := hands.ExecContext(ctx, "DO SLEEP(0.1)"); err != nil {
+		if _, err := conn.ExecContext(ctx, "DO SLEEP(0.1)"); err != nil {
 			return err
 		}
 	}
@@ -139,7 +139,7 @@ func work(ctx context.Context, db *notify.DB, held guard.Held, orders <-chan str
 		return err
 	}
 	var n int
-	if err := hands.GetContext(ctx, &n, "SELECT n FROM resource"); err != nil {
+	if err := conn.GetContext(ctx, &n, "SELECT n FROM resource"); err != nil {
 		return err
 	}
 	select {
@@ -156,16 +156,16 @@ func work(ctx context.Context, db *notify.DB, held guard.Held, orders <-chan str
 		<-continued // the stop takes effect in here, on a busy machine later than at once
 	default:
 	}
-	if _, err := hands.ExecContext(ctx, "DO SLEEP(0.001)"); err != nil {
+	if _, err := conn.ExecContext(ctx, "DO SLEEP(0.001)"); err != nil {
 		return err
 	}
 	return change(ctx, n+1)
 }
 
-// overlive returns when a session whose connection was lost has ended, and with it its last
+// waitForEnd returns when a session whose connection was lost has ended, and with it its last
 // statement: without a token, nothing else separates that from the next holder's work.
-func overlive(ctx context.Context, db *notify.DB, hands *sqlx.Conn, id uint64) {
-	_ = hands.Raw(func(any) error { return driver.ErrBadConn })
+func waitForEnd(ctx context.Context, db *notify.DB, conn *sqlx.Conn, id uint64) {
+	_ = conn.Raw(func(any) error { return driver.ErrBadConn })
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
 	defer cancel()
 	for ctx.Err() == nil {
@@ -179,14 +179,14 @@ func overlive(ctx context.Context, db *notify.DB, hands *sqlx.Conn, id uint64) {
 
 // workers are processes that share a mutex.
 type workers struct {
-	t    *testing.T
-	db   *notify.DB
-	all  []*party
-	told []told
-	errs map[string]int
+	t      *testing.T
+	db     *notify.DB
+	all    []*peer
+	inputs []childInput
+	errs   map[string]int
 }
 
-func startWorkers(t *testing.T, s *mysqltest.Server, told told, dsn func(n int, direct string) string, count int) *workers {
+func startWorkers(t *testing.T, s *mysqltest.Server, input childInput, dsn func(n int, direct string) string, count int) *workers {
 	t.Helper()
 	db, config := openState(t, s)
 	mysqltest.Exec(t, db.Pool(), "CREATE TABLE resource (id INT PRIMARY KEY, owner VARCHAR(20) UNIQUE, n INT NOT NULL DEFAULT 0, token BIGINT UNSIGNED NOT NULL DEFAULT 0,"+
@@ -198,9 +198,9 @@ func startWorkers(t *testing.T, s *mysqltest.Server, told told, dsn func(n int, 
 	mysqltest.Exec(t, db.Pool(), "CREATE TABLE broken (x INT)")
 	w := &workers{t: t, db: db, errs: map[string]int{}}
 	for n := range count {
-		told.DSN = dsn(n, config.FormatDSN())
-		w.told = append(w.told, told)
-		w.all = append(w.all, startParty(t, told))
+		input.DSN = dsn(n, config.FormatDSN())
+		w.inputs = append(w.inputs, input)
+		w.all = append(w.all, startPeer(t, input))
 	}
 	return w
 }
@@ -220,8 +220,8 @@ func halfThrough(s *mysqltest.Server, proxy *mysqltest.Proxy) func(n int, direct
 // replace kills a worker, and starts another one like it.
 func (w *workers) replace(n int) {
 	w.all[n].kill()
-	w.hear(w.all[n], "nothing more")
-	w.all[n] = startParty(w.t, w.told[n])
+	w.read(w.all[n], "nothing more")
+	w.all[n] = startPeer(w.t, w.inputs[n])
 }
 
 func (w *workers) done() int { return mysqltest.Value[int](w.t, w.db.Pool(), "SELECT n FROM resource") }
@@ -251,9 +251,9 @@ func (w *workers) twice() int {
 }
 
 // hear reads lines of a process until one begins with the text, or the process ends.
-func (w *workers) hear(p *party, prefix string) string {
+func (w *workers) read(p *peer, prefix string) string {
 	for {
-		line, ok := p.hear(w.t)
+		line, ok := p.read(w.t)
 		if _, err, has := strings.Cut(line, ": "); has {
 			w.errs[err]++
 		}
@@ -266,7 +266,7 @@ func (w *workers) hear(p *party, prefix string) string {
 func (w *workers) stop() {
 	for _, p := range w.all {
 		p.kill()
-		w.hear(p, "nothing more")
+		w.read(p, "nothing more")
 	}
 }
 
@@ -281,13 +281,13 @@ func TestMutexProcesses(t *testing.T) {
 				t.Parallel()
 				random := mysqltest.Random(t)
 				proxy := s.Proxy(t)
-				w := startWorkers(t, s, told{Role: "worker", Kind: kind, Name: "the resource", TTL: time.Second}, halfThrough(s, proxy), mysqltest.Many(3, 4, 4))
+				w := startWorkers(t, s, childInput{Role: "worker", Kind: kind, Name: "the resource", TTL: time.Second}, halfThrough(s, proxy), mysqltest.Many(3, 4, 4))
 				for range rounds {
 					w.cut(proxy, each)
 					victim := random.IntN(len(w.all))
 					dies := w.all[victim]
 					if kind == "row" || kind == "flag" {
-						dies.tell("die") // while it holds the mutex
+						dies.send("die") // while it holds the mutex
 						mysqltest.Await(t, dies.ended, "its death")
 						m, err := mutexes[kind](w.db, "the resource")
 						require.NoError(t, err)
@@ -311,9 +311,9 @@ func TestMutexProcesses(t *testing.T) {
 }
 
 // The same test detects a broken mutex.
-func TestMutexProcessesShowTwo(t *testing.T) {
+func TestMutexProcessesDetectTwoHolders(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
-		w := startWorkers(t, s, told{Role: "worker", Kind: "broken"}, same, 4)
+		w := startWorkers(t, s, childInput{Role: "worker", Kind: "broken"}, same, 4)
 		require.Eventually(t, func() bool { return w.twice() > 0 }, patience, tick)
 		w.stop()
 	})
@@ -326,17 +326,17 @@ func TestLeaseFaults(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		random := mysqltest.Random(t)
 		proxy := s.Proxy(t)
-		w := startWorkers(t, s, told{Role: "worker", Kind: "lease", Name: "the resource", TTL: 300 * time.Millisecond}, halfThrough(s, proxy), mysqltest.Many(3, 4, 4))
+		w := startWorkers(t, s, childInput{Role: "worker", Kind: "lease", Name: "the resource", TTL: 300 * time.Millisecond}, halfThrough(s, proxy), mysqltest.Many(3, 4, 4))
 		for round := range rounds {
 			w.goOn(3)
 			switch round % 4 {
 			case 0, 2:
 				stopped := w.all[random.IntN(len(w.all))]
-				stopped.tell("stop")
-				w.hear(stopped, "in the middle")
+				stopped.send("stop")
+				w.read(stopped, "in the middle")
 				w.goOn(5) // the others, when the lease has expired
 				require.NoError(t, stopped.command.Process.Signal(syscall.SIGCONT))
-				require.Contains(t, w.hear(stopped, "worked"), errRejected.Error(), "it wrote with an old token")
+				require.Contains(t, w.read(stopped, "worked"), errRejected.Error(), "it wrote with an old token")
 			case 1:
 				proxy.Freeze()
 				w.goOn(5)

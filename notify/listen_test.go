@@ -196,7 +196,7 @@ func insertNotifications(tb testing.TB, db mysqltest.Database, name string, rows
 }
 
 // The last receiver leaves during a delivery, repeatedly.
-func TestListenLeaves(t *testing.T) {
+func TestListenDuringTheLastStop(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, _ := openNotifications(t, s, true)
 		ctx, cancel := context.WithCancel(t.Context())

@@ -153,7 +153,7 @@ func TestHandshakeAlternates(t *testing.T) {
 
 // When both sides run as fast as they can, all messages come, in order, and nothing is inserted in
 // the consumer's turn.
-func TestHandshakeTurnsDoNotOverlap(t *testing.T) {
+func TestHandshakeSidesDoNotOverlap(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		n := mysqltest.Many(50, 200, 200)
 		db := topicOn(t, s, "x")
@@ -185,7 +185,7 @@ func TestHandshakeTurnsDoNotOverlap(t *testing.T) {
 
 // A consumer that begins to wait just after the producer's turn has missed the
 // release that should have woken it. It need not wait for its bound.
-func TestHandshakeTurnsAgainForALateConsumer(t *testing.T) {
+func TestHandshakeWithALateConsumer(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := topicOn(t, s, "x")
 		ctx := deadline(t)
@@ -207,7 +207,7 @@ func TestHandshakeTurnsAgainForALateConsumer(t *testing.T) {
 }
 
 // Messages that are published in the consumer's turn come together in the next one.
-func TestHandshakeGathers(t *testing.T) {
+func TestHandshakeBatches(t *testing.T) {
 	mysqltest.EachInTurn(t, func(t *testing.T, s *mysqltest.Server) {
 		db := topicOn(t, s, "x")
 		ctx := deadline(t)

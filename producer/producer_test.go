@@ -26,7 +26,7 @@ func everyByte() []byte {
 
 // Messages are stored byte by byte as they were published, under every mode that changes how a
 // string is written.
-func TestPublishStoresWhatItIsGiven(t *testing.T) {
+func TestPublishStoresEveryByte(t *testing.T) {
 	messages := []Message{
 		{Payload: []byte("plain")},
 		{Payload: everyByte()},
@@ -159,7 +159,7 @@ func TestIDsAreUnsigned(t *testing.T) {
 	})
 }
 
-func TestOneMessageIsOneStatementAndNoneIsNone(t *testing.T) {
+func TestStatementsOfAPublish(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		own := s.Start(t)
 		db := topicOn(t, own, "x")

@@ -57,7 +57,7 @@ func TestFinishedTasksCostNothing(t *testing.T) {
 }
 
 // One statement stores the outcomes of several handlers, or gives several tasks back.
-func TestSettlesTogether(t *testing.T) {
+func TestOutcomesAreBatched(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, _ := database(t, s)
 		q := newQueue(t, db, Options{})

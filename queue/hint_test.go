@@ -86,7 +86,7 @@ func TestCallsOfWake(t *testing.T) {
 // A worker that stops wakes the others for what it leaves to them: tasks that it has claimed and not
 // begun, while its handler still runs; failed tasks that fall due later; in an ordered queue the
 // next task.
-func TestStopTells(t *testing.T) {
+func TestStopWakesOthers(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {
 		for name, c := range map[string]struct {
 			ordered    bool

@@ -17,7 +17,7 @@ import (
 
 // The condition of among matches exactly the ids, however they alternate with others, and a session that changes or
 // deletes such rows does not lock the rows next to them.
-func TestAmong(t *testing.T) {
+func TestConditionOfIDs(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {
 		const rows, ofWorker = 60, " AND attempts = 0 AND state = 'ready'"
 		db, _ := database(t, s)

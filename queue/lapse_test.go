@@ -211,7 +211,7 @@ func TestClaimedTogether(t *testing.T) {
 
 // A claim that met a task without retries asks for as many tasks as begin at once, because it would leave the others.
 // Later claims ask for more and more.
-func TestAsksForMore(t *testing.T) {
+func TestClaimGrows(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, _ := database(t, s)
 		entries := make([]Entry, 40)

@@ -14,8 +14,8 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// underWay returns a function that reports whether such a statement runs in this database, also in a trigger.
-func underWay(t *testing.T, db *notify.DB, pattern string) func() bool {
+// statementRuns returns a function that reports whether such a statement runs in this database, also in a trigger.
+func statementRuns(t *testing.T, db *notify.DB, pattern string) func() bool {
 	return func() bool {
 		return mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM information_schema.processlist WHERE db = DATABASE() AND info LIKE ? AND id <> CONNECTION_ID()", pattern) > 0
 	}
@@ -45,7 +45,7 @@ func TestReserveLocksItsOwn(t *testing.T) {
 		l := newStore(t, db, true)
 		reserved := make(chan error, 1)
 		go func() { reserved <- l.reserve(context.WithoutCancel(t.Context()), 2) }()
-		eventually(t, underWay(t, db, "SET @x = GET_LOCK%"), "it reserves nothing")
+		eventually(t, statementRuns(t, db, "SET @x = GET_LOCK%"), "it reserves nothing")
 		assert.Equal(t, []uint64{ids[0], ids[1], ids[4]}, free())
 		require.NoError(t, lock.session.Close())
 		require.NoError(t, <-reserved)
@@ -77,7 +77,7 @@ func TestReservedUnknown(t *testing.T) {
 			_, _, err := l.round(context.WithoutCancel(t.Context()), doneOf(first...), 1)
 			answer <- err
 		}()
-		eventually(t, underWay(t, db, "SET @x = GET_LOCK%"), "no claim")
+		eventually(t, statementRuns(t, db, "SET @x = GET_LOCK%"), "no claim")
 		table := newStore(t, db, true)
 		locked := make(chan struct{})
 		go func() { // queues behind the claim, and before who asks
@@ -139,7 +139,7 @@ func partlyTaken(t *testing.T, s *mysqltest.Server) (db *notify.DB, l, other *st
 }
 
 // Tasks that a search for the rest has read and could not claim do not count as claimed.
-func TestReservedAndTheRestFails(t *testing.T) {
+func TestReservedAndAFailedSearch(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, l, _, ids := partlyTaken(t, s)
 		mysqltest.Exec(t, db.Pool(), "CREATE TRIGGER fails BEFORE UPDATE ON mqnotify_task FOR EACH ROW"+
@@ -151,7 +151,7 @@ func TestReservedAndTheRestFails(t *testing.T) {
 
 // If a search for the rest fails in the client, it may have left a transaction open, or have claimed tasks: the session ends, and all
 // tasks are given back.
-func TestReservedAndTheRestIsUnreadable(t *testing.T) {
+func TestReservedAndAnUnreadableSearch(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {
 		_, l, other, ids := partlyTaken(t, s)
 		require.NoError(t, other.do(t.Context(), func(ctx context.Context, conn *sqlx.Conn) error {

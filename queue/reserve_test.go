@@ -120,7 +120,7 @@ func TestReserved(t *testing.T) {
 
 // Every worker may claim reserved tasks: one that searches takes them, and the one that has reserved them
 // finds others, and still stores its outcomes. Other reserving workers skip them, until they expire.
-func TestReservedExcludesNobody(t *testing.T) {
+func TestReservedTasksCanBeClaimed(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, _ := database(t, s)
 		q := newQueue(t, db, Options{})
@@ -157,7 +157,7 @@ func TestReservedExcludesNobody(t *testing.T) {
 }
 
 // Reservations expire, also one with an expiry of a wrong clock, and no list shows them.
-func TestReservedRunsOut(t *testing.T) {
+func TestReservationsExpire(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, _ := database(t, s)
 		q := newQueue(t, db, Options{})

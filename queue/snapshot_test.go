@@ -28,7 +28,7 @@ func BenchmarkOldSnapshot(b *testing.B) {
 				quiet := Options{Logger: slog.New(slog.DiscardHandler)}
 				q := newQueue(b, db, quiet)
 				if n > 0 {
-					finishedInVain(b, db, n)
+					finishedUnderASnapshot(b, db, n)
 				}
 				handled := make(chan time.Time, 1)
 				work(b, newQueue(b, openConfig(b, config), quiet), WorkerOptions{}, func(context.Context, Task) error {
@@ -60,8 +60,8 @@ func BenchmarkOldSnapshot(b *testing.B) {
 	}
 }
 
-// finishedInVain makes n tasks that were claimed and done while a snapshot is open, so that their index entries stay.
-func finishedInVain(tb testing.TB, db *notify.DB, n int) {
+// finishedUnderASnapshot makes n tasks that were claimed and done while a snapshot is open, so that their index entries stay.
+func finishedUnderASnapshot(tb testing.TB, db *notify.DB, n int) {
 	tb.Helper()
 	snapshot, err := db.Pool().Connx(tb.Context())
 	require.NoError(tb, err)

@@ -17,7 +17,7 @@ import (
 
 // A key is free when its task no longer exists, for whatever reason, and whatever the snapshot of the transaction that
 // wants it is.
-func TestUniqueOfNobody(t *testing.T) {
+func TestUniqueKeyOfADeletedTask(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, config := database(t, s)
 		config.ClientFoundRows = true
@@ -74,7 +74,7 @@ func snapshotIsolation(t *testing.T, s *mysqltest.Server, db *notify.DB) bool {
 }
 
 // A task that was dead has no key any more, and another task may have it.
-func TestUniqueOfTheDead(t *testing.T) {
+func TestUniqueKeyOfADeadTask(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, _ := database(t, s)
 		q := newQueue(t, db, Options{})
@@ -153,7 +153,7 @@ func TestUniqueEnds(t *testing.T) {
 }
 
 // A lost claim does not free the key of the task, which another worker has.
-func TestUniqueOfALateOutcome(t *testing.T) {
+func TestUniqueKeyOfALateOutcome(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {
 		for _, discard := range []bool{false, true} {
 			db, _ := database(t, s)
@@ -179,7 +179,7 @@ func TestUniqueOfALateOutcome(t *testing.T) {
 
 // A transaction that finds a key taken, and stays open, keeps the task's worker only from
 // ending the task.
-func TestUniqueKeepsNobody(t *testing.T) {
+func TestUniqueKeyHoldsOnlyTheEnd(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, config := database(t, s)
 		q := newQueue(t, openConfig(t, config), Options{})
@@ -217,7 +217,7 @@ func TestUniqueKeepsNobody(t *testing.T) {
 
 // It does not keep that worker from renewing its claims, from claiming other tasks and from ending those; when
 // the key is free, the task ends as well.
-func TestUniqueKeepsNoWorker(t *testing.T) {
+func TestUniqueKeyHoldsNoRenewal(t *testing.T) {
 	eachMode(t, func(t *testing.T, s *mysqltest.Server, mode string) {
 		db, config := database(t, s)
 		q := newQueue(t, db, Options{})

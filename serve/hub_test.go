@@ -15,7 +15,7 @@ import (
 )
 
 // A hub frees the memory of messages that it no longer keeps, even if it kept many small messages before.
-func TestHubLetsGo(t *testing.T) {
+func TestHubFreesMemory(t *testing.T) {
 	mysqltest.Once(t)
 	db, err := notify.Open("me@/shop") // it does not connect
 	require.NoError(t, err)

@@ -182,7 +182,7 @@ func TestBodyTime(t *testing.T) {
 
 // A client that connects before the server has read the topic waits, because a browser would not reconnect after a refusal. A
 // stream gets heartbeats meanwhile, and a poll ends in time.
-func TestComesBeforeTheFirstRead(t *testing.T) {
+func TestClientBeforeTheFirstRead(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t), "orders")
 		insert(t, db, "orders", "1")
@@ -223,7 +223,7 @@ func (s *site) occupy() (leave func()) {
 }
 
 // A stream that waits for a permit to read the table gets heartbeats meanwhile.
-func TestHeartbeatBeforeItsTurn(t *testing.T) {
+func TestHeartbeatBeforeThePermit(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t), "orders")
 		insert(t, db, "orders", numbered(1, 10)...)

@@ -183,7 +183,7 @@ func TestPage(t *testing.T) {
 
 		// The page shows a group, its lag and its dead letter.
 		insert(t, db, "orders", "poison")
-		bury(t, db)
+		makeDeadLetter(t, db)
 		b.until(`document.querySelector("#groups td")?.textContent === "mailer"`)
 		lag := func(want string) {
 			t.Helper()
@@ -221,8 +221,8 @@ func TestPage(t *testing.T) {
 	})
 }
 
-// bury makes the newest message a dead letter.
-func bury(tb testing.TB, db *notify.DB) {
+// makeDeadLetter makes the newest message a dead letter.
+func makeDeadLetter(tb testing.TB, db *notify.DB) {
 	tb.Helper()
 	c, err := consumer.New(db, "orders", consumer.Options{Group: "mailer", From: "last 1", StopAtEnd: true, MaxAttempts: 1, Logger: quiet, Member: "host1:4711"})
 	require.NoError(tb, err)

@@ -192,7 +192,7 @@ func TestBehind(t *testing.T) {
 }
 
 // A client that is too far behind gets an event with the reason when its stream ends. It gets the rest when it connects again.
-func TestToldThatItIsBehind(t *testing.T) {
+func TestLaggingClientIsInformed(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t), "orders")
 		site := start(t, db, Options{Topics: []string{"orders"}, Buffer: 10, ReconnectAfter: 1234 * time.Millisecond, WriteTimeout: long})
@@ -247,7 +247,7 @@ func TestSlowClientCatchesUp(t *testing.T) {
 }
 
 // Clients that do not read their old rows keep no other client from reading the table.
-func TestSlowClientsKeepNobodyFromTheTable(t *testing.T) {
+func TestSlowClientsLeaveTheTableFree(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t), "orders")
 		var want []string

@@ -55,7 +55,7 @@ func TestConsumeCommandFails(t *testing.T) {
 }
 
 // A failure's text has the end of the command's stderr, without the password.
-func TestLastWords(t *testing.T) {
+func TestEndOfStderr(t *testing.T) {
 	var out text
 	a := newApp(streams{out: &out, err: &out, environ: []string{envDSN + "=me:secret word@tcp(h:1)/db"}})
 	_, err := a.config()
@@ -108,7 +108,7 @@ func TestCommandKilled(t *testing.T) {
 
 // A command that exits with 0 has succeeded, even if its time to end is short, and if a process outside its group still has its
 // stdout open.
-func TestCommandThatLeavesItsStdout(t *testing.T) {
+func TestCommandLeavesAChild(t *testing.T) {
 	t.Parallel()
 	var out text
 	a := newApp(streams{out: &out, err: &out, environ: os.Environ()})

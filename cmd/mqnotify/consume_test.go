@@ -85,7 +85,7 @@ func TestConsumeGroup(t *testing.T) {
 }
 
 // A consumer whose table is truncated ends with an error that has the remedy.
-func TestConsumeOfWhatIsTruncated(t *testing.T) {
+func TestConsumeOfATruncatedTable(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s, "orders")
 		succeed(t, config, "produce", "orders", "one", "two")
@@ -263,7 +263,7 @@ func TestConsumeShares(t *testing.T) {
 }
 
 // consume says that it shows only new messages once it does so, and not before an error.
-func TestConsumeFromHereOn(t *testing.T) {
+func TestConsumeReportsItsStart(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, _ := database(t, s, "orders")
 		const told = "waiting for new messages"

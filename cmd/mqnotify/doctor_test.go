@@ -69,7 +69,7 @@ func TestDoctorShowsNoPassword(t *testing.T) {
 }
 
 // LOCALHOST in capitals is this machine, but doctor takes it for another host and warns of the unencrypted connection.
-func TestDoctorTellsOfUnverified(t *testing.T) {
+func TestDoctorReportsUnverified(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, _ := database(t, s, "orders")
 		account := s.User(t, config, "ALL ON "+config.DBName+".*")

@@ -222,7 +222,7 @@ func TestCleartextPassword(t *testing.T) {
 }
 
 // If another server could get the password over a connection, the log warns once, and doctor warns as well.
-func TestUnverifiedIsTold(t *testing.T) {
+func TestUnverifiedIsReported(t *testing.T) {
 	mysqltest.Once(t)
 	for query, want := range map[string]bool{"": true, "?tls=preferred": true, "?tls=skip-verify": true, "?tls=true": false, "?tls=sha256:" + strings.Repeat("ab", 32): false} {
 		config, err := dsn.Parse("mysql://me:s3cret@192.0.2.1:1/shop" + query)

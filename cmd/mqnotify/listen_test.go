@@ -55,7 +55,7 @@ func TestListenPrints(t *testing.T) {
 
 // listen prints a notification of any program when its transaction has committed: at once with the wake trigger of init, and
 // soon without it.
-func TestListenHearsTransactions(t *testing.T) {
+func TestListenPrintsCommittedOnly(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		for _, test := range []struct {
 			init []string

@@ -132,7 +132,7 @@ func TestHandshake(t *testing.T) {
 	})
 }
 
-func TestLinesEnd(t *testing.T) {
+func TestLinesCloses(t *testing.T) {
 	broken := errors.New("broken disk")
 	l := readLines(t.Context(), io.MultiReader(strings.NewReader("one\ntwo\nthr"), iotest.ErrReader(broken)), 10)
 	var got []string

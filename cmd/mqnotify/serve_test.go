@@ -123,7 +123,7 @@ func TestServeReady(t *testing.T) {
 }
 
 // serve fails at once if the account cannot read the groups. It does not log the error again and again.
-func TestServeOfAnAccountThatMayNot(t *testing.T) {
+func TestServeWithoutPrivileges(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		root, _ := database(t, s, "orders")
 		grants := slices.DeleteFunc(grantsOf(root, "serve: mqnotify"), func(grant string) bool { return strings.Contains(grant, "mqnotify_offset") })

@@ -32,7 +32,7 @@ func fields(line string) []string {
 	return all
 }
 
-func TestStatusOfNobody(t *testing.T) {
+func TestStatusWithoutListeners(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s, "orders")
 		const nobody = "gate:       no session waits for the trigger"

@@ -108,7 +108,7 @@ func TestKeysInAnyOrder(t *testing.T) {
 }
 
 // tail ends with the reason when its table is dropped.
-func TestTailOfWhatIsDropped(t *testing.T) {
+func TestTailOfADroppedTable(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s)
 		mysqltest.Exec(t, db, "CREATE TABLE t (id INT AUTO_INCREMENT PRIMARY KEY)")

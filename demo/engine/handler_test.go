@@ -107,7 +107,7 @@ func TestFailedStatementLeavesNothing(t *testing.T) {
 	require.Equal(t, []string{"1", "2", "3"}, got)
 }
 
-func TestTransactionHasTheTablesToItself(t *testing.T) {
+func TestTransactionIsAlone(t *testing.T) {
 	db := open(t, start(t))
 	owner, other := session(t, db), session(t, db)
 	exec(t, owner, makeTable)

@@ -93,7 +93,7 @@ func TestLockTimeouts(t *testing.T) {
 
 // A session that releases a lock and takes it again in one statement comes after the sessions that already wait. The handshake
 // needs this.
-func TestLockIsGrantedInTurn(t *testing.T) {
+func TestLockIsGrantedInOrder(t *testing.T) {
 	e := start(t)
 	db := open(t, e)
 	const sessions, rounds = 3, 20
@@ -139,7 +139,7 @@ func TestLockIsGrantedInTurn(t *testing.T) {
 	require.Equal(t, sessions*rounds, n)
 }
 
-func TestLockFallsWithItsSession(t *testing.T) {
+func TestLockEndsWithItsSession(t *testing.T) {
 	e := start(t)
 	db := open(t, e)
 	// Each case has a lock of its own, because a closed session releases its lock only when it ends.
@@ -195,7 +195,7 @@ func TestKilledWait(t *testing.T) {
 }
 
 // A client that disconnects while it waits still gets the lock in its turn, and loses it at once.
-func TestGoneWaiterPassesTheLockOn(t *testing.T) {
+func TestLockOfADisconnectedWaiter(t *testing.T) {
 	e := start(t)
 	db := open(t, e)
 	holder, gone, next := session(t, db), session(t, db), session(t, db)

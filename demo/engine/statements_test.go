@@ -150,7 +150,7 @@ func TestCreatedAtHasMicrosecondsOfUTC(t *testing.T) {
 }
 
 // Only the member that holds the fence moves the offset of a group.
-func TestAffectedRowsTellTheFence(t *testing.T) {
+func TestAffectedRowsOfTheFence(t *testing.T) {
 	protocols(t, func(t *testing.T, c *sql.Conn) {
 		affected := func(query string, args ...any) int64 {
 			result, err := c.ExecContext(t.Context(), query, args...)

@@ -180,7 +180,7 @@ func TestHandshakeThatLostItsLock(t *testing.T) {
 		db := openTopic(t, s)
 		name := core.HandshakeName(db.Name(), "orders")
 		session := openSession(t, db, 0)
-		waiter := core.NewHandshake(session, name, core.LargestID("orders", "id"), quick())
+		waiter := core.NewHandshake(session, name, core.LargestID("orders", "id"), newSpy())
 		insert(t, db)
 		head, err := waiter.Wait(t.Context(), core.Head{}, time.Hour)
 		require.NoError(t, err)

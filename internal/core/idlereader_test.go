@@ -25,7 +25,7 @@ func awaitGone(t *testing.T, admin *sql.DB, id uint64) {
 }
 
 // If a session ends while a caller of Do has it and runs no statement, the session is lost when Do returns.
-func TestEndInDo(t *testing.T) {
+func TestSessionEndsDuringDo(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t))
 		for _, asks := range []bool{false, true} {

@@ -56,7 +56,7 @@ func TestLock(t *testing.T) {
 	})
 }
 
-func TestLockNamesThatServersTakeDifferently(t *testing.T) {
+func TestLockNamesThatServersFold(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		session := openSession(t, openDB(t, s.Database(t)), 0)
 		for _, name := range []string{"", strings.Repeat("x", 65), "Orders", "two words", "größe", "a\x00", "\x7f"} {
@@ -161,7 +161,7 @@ func TestTwoLocksOfASession(t *testing.T) {
 
 // A release waits for the session's running statement, and happens even if the
 // caller's context has ended.
-func TestReleaseWaitsForItsTurn(t *testing.T) {
+func TestReleaseWaitsForTheStatement(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t))
 		session := openSession(t, db, 0)
@@ -187,7 +187,7 @@ func TestReleaseWaitsForItsTurn(t *testing.T) {
 
 // A release that fails closes the session. Otherwise a lock might stay held without an owner,
 // and keep all other sessions out.
-func TestAReleaseThatFails(t *testing.T) {
+func TestReleaseFails(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
 		db := openDB(t, unwatched(config)) // or the end is seen first

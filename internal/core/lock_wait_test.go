@@ -18,7 +18,7 @@ import (
 
 // A wait for a lock may take longer than the session's wait_timeout: the session lives,
 // and holds the lock afterwards.
-func TestAWaitLongerThanIdleTimeout(t *testing.T) {
+func TestWaitLongerThanTheIdleTimeout(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		long := short + time.Second
 		for what, wait := range map[string]func(session, other *core.Session, name string) (*core.Lock, error){
@@ -93,7 +93,7 @@ func TestAWaitLongerThanIdleTimeout(t *testing.T) {
 }
 
 // The sessions that wait for the lock hold it during a Pass, in the order in which they came.
-func TestTurn(t *testing.T) {
+func TestPassInOrder(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t))
 		admin := s.Admin(t)
@@ -166,7 +166,7 @@ func TestTurn(t *testing.T) {
 
 // A wait that a DBA ends (KILL QUERY) is an error: 1317 on MySQL, NULL on MariaDB. The
 // session is usable afterwards, and holds no lock that it does not know of.
-func TestAWaitThatIsKilled(t *testing.T) {
+func TestWaitIsKilled(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t))
 		admin := s.Admin(t)

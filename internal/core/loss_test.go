@@ -60,7 +60,7 @@ func (c impatient) Read(p []byte) (int, error) {
 	return c.Conn.Read(p)
 }
 
-func hurried(config *mysql.Config) *mysql.Config {
+func withShortTimeout(config *mysql.Config) *mysql.Config {
 	through := config.Clone()
 	through.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
 		var d net.Dialer
@@ -250,7 +250,7 @@ func TestLostBeforeTheServerGivesTheLockAway(t *testing.T) {
 
 // An answer that comes late was true when it was sent: the server has given
 // the lock to another session since.
-func TestALateGrantIsNone(t *testing.T) {
+func TestLateGrantIsRefused(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		for _, how := range []string{"lock", "pass"} {
 			t.Run(how, func(t *testing.T) {
@@ -292,7 +292,7 @@ func TestALateGrantIsNone(t *testing.T) {
 }
 
 // A session with locks that is too busy to ask the server for them is lost, in time.
-func TestAStatementThatTakesTooLong(t *testing.T) {
+func TestStatementTakesTooLong(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t))
 		mustLock(t, openSession(t, db, 0), lockName(db, "held"))
@@ -314,10 +314,10 @@ func TestAStatementThatTakesTooLong(t *testing.T) {
 }
 
 // After twice the wait_timeout the session and its locks still live.
-func TestAnIdleSessionLives(t *testing.T) {
+func TestIdleSessionLives(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
-		for name, config := range map[string]*mysql.Config{"watched": config, "unwatched": unwatched(config), "reads time out": hurried(config)} {
+		for name, config := range map[string]*mysql.Config{"watched": config, "unwatched": unwatched(config), "reads time out": withShortTimeout(config)} {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
 				db := openDB(t, config)

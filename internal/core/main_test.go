@@ -25,7 +25,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	mysqltest.AsProcess(partyEnv, partyMain)
+	mysqltest.AsProcess(processEnv, processMain)
 	flag.Parse()
 	mysqltest.Parallel(mysqltest.Size(16, 8, 8))
 	short = mysqltest.Size(8*time.Second, short, short)

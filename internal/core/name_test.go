@@ -47,7 +47,7 @@ func requireName(tb testing.TB, name string) {
 }
 
 // Every server distinguishes the locks of all these names.
-func TestServersTakeLockNames(t *testing.T) {
+func TestLockNamesAreDistinct(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t))
 		session, other := openSession(t, db, 0), openSession(t, db, 0)

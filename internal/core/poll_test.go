@@ -118,7 +118,7 @@ func TestFlagRow(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
 		flag := notify.Flag{Topic: "orders"}
-		waiter := core.NewPoll(openSession(t, db, 0), core.FlagRow("orders"), quick())
+		waiter := core.NewPoll(openSession(t, db, 0), core.FlagRow("orders"), newSpy())
 		count := func() (n int) {
 			require.NoError(t, db.Pool().Get(&n, "SELECT COUNT(*) FROM "+schema.FlagTable))
 			return n
@@ -155,7 +155,7 @@ func TestFlagRowOfAnOpenWriter(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
 		session := openSession(t, db, 0)
-		waiter := core.NewPoll(session, core.FlagRow("orders"), quick())
+		waiter := core.NewPoll(session, core.FlagRow("orders"), newSpy())
 		setFlag(t, db)
 		writer, err := db.Pool().Beginx()
 		require.NoError(t, err)
@@ -227,7 +227,7 @@ func TestLargestID(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
 		mysqltest.Exec(t, db.Pool(), "CREATE TABLE `o``r d'e\"rs` (`k``e'y` BIGINT UNSIGNED PRIMARY KEY)")
-		waiter := core.NewPoll(openSession(t, db, 0), core.LargestID("o`r d'e\"rs", "k`e'y"), quick())
+		waiter := core.NewPoll(openSession(t, db, 0), core.LargestID("o`r d'e\"rs", "k`e'y"), newSpy())
 		head, err := waiter.Head(t.Context())
 		require.NoError(t, err)
 		assert.Equal(t, core.Head{}, head)
@@ -245,7 +245,7 @@ func TestPollSharesItsSession(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
 		session := openSession(t, db, 0)
-		waiter := core.NewPoll(session, core.LargestID("orders", "id"), quick())
+		waiter := core.NewPoll(session, core.LargestID("orders", "id"), newSpy())
 		ctx, cancel := context.WithCancel(t.Context())
 		waited := mysqltest.Result(func() error {
 			_, err := waiter.Wait(ctx, core.Head{}, time.Hour)

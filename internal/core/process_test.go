@@ -21,10 +21,10 @@ import (
 	"github.com/mqnotify/mqnotify/producer"
 )
 
-const partyEnv = "MQNOTIFY_HANDSHAKE_PARTY"
+const processEnv = "MQNOTIFY_HANDSHAKE_PROCESS"
 
-// party is the input of a process of TestHandshakeOfProcesses.
-type party struct{ Role, DSN string }
+// childInput is the input of a process of TestHandshakeOfProcesses.
+type childInput struct{ Role, DSN string }
 
 // Producer and consumer are processes, and are killed by kill -9. Whichever is killed, and
 // whichever starts first, the other continues, and no row is lost. They alternate: no row
@@ -51,7 +51,7 @@ func TestHandshakeOfProcesses(t *testing.T) {
 			held  = "SELECT COALESCE(IS_USED_LOCK('%s'), 0)"
 		)
 		lock := fmt.Sprintf(held, core.HandshakeName(db.Name(), "orders"))
-		start := func(role string) (kill func()) { return startParty(t, party{role, config.FormatDSN()}) }
+		start := func(role string) (kill func()) { return startProcess(t, childInput{role, config.FormatDSN()}) }
 
 		killConsumer := start("consumer")
 		require.Eventually(t, func() bool { return count(lock) != 0 }, patience, tick)
@@ -81,13 +81,13 @@ func TestHandshakeOfProcesses(t *testing.T) {
 	})
 }
 
-// startParty starts a process, which ends with the test's process.
-func startParty(t *testing.T, p party) (kill func()) {
+// startProcess starts a process, which ends with the test's process.
+func startProcess(t *testing.T, p childInput) (kill func()) {
 	t.Helper()
-	told, err := json.Marshal(p)
+	input, err := json.Marshal(p)
 	require.NoError(t, err)
 	command := exec.Command(os.Args[0])
-	command.Env = append(os.Environ(), partyEnv+"="+string(told))
+	command.Env = append(os.Environ(), processEnv+"="+string(input))
 	var said bytes.Buffer // read when the process has ended
 	command.Stderr = &said
 	alive, err := command.StdinPipe()
@@ -113,13 +113,13 @@ func startParty(t *testing.T, p party) (kill func()) {
 	return kill
 }
 
-func partyMain(told string) error {
+func processMain(input string) error {
 	go func() { // the test's process holds the other end
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		os.Exit(1)
 	}()
-	var p party
-	if err := json.Unmarshal([]byte(told), &p); err != nil {
+	var p childInput
+	if err := json.Unmarshal([]byte(input), &p); err != nil {
 		return err
 	}
 	db, err := core.Open(p.DSN)

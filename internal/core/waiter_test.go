@@ -59,7 +59,7 @@ func (s *spy) await(tb testing.TB, n int) []time.Duration {
 	return s.given()
 }
 
-func quick() *spy {
+func newSpy() *spy {
 	return &spy{policy: &notify.Fibonacci{Min: 5 * time.Millisecond, Max: 50 * time.Millisecond}}
 }
 
@@ -162,7 +162,7 @@ func conform(t *testing.T, s *mysqltest.Server, kind kind) {
 
 	t.Run("a change ends the wait", func(t *testing.T) {
 		t.Parallel()
-		db, _, waiter, waits := open(t, quick())
+		db, _, waiter, waits := open(t, newSpy())
 		seen := head(t, waiter)
 		_, ok := seen.Value()
 		require.False(t, ok, "nothing there yet")
@@ -188,7 +188,7 @@ func conform(t *testing.T, s *mysqltest.Server, kind kind) {
 
 	t.Run("nothing happens until the bound", func(t *testing.T) {
 		t.Parallel()
-		db, _, waiter, _ := open(t, quick())
+		db, _, waiter, _ := open(t, newSpy())
 		for _, bound := range []time.Duration{0, 200 * time.Millisecond} {
 			seen := head(t, waiter)
 			kind.change(t, db)
@@ -254,7 +254,7 @@ func conform(t *testing.T, s *mysqltest.Server, kind kind) {
 
 	t.Run("what it reads is gone", func(t *testing.T) {
 		t.Parallel()
-		db, _, waiter, waits := open(t, quick())
+		db, _, waiter, waits := open(t, newSpy())
 		waited := wait(t.Context(), waiter, core.Head{}, time.Hour)
 		begun(t, waits, 1)
 		mysqltest.Exec(t, db.Pool(), "DROP TABLE orders, "+schema.FlagTable)

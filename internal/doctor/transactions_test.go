@@ -90,7 +90,7 @@ func TestOpenTransactions(t *testing.T) {
 }
 
 // MySQL can't list its transactions while a statement with binary data runs. The check waits until that statement ends.
-func TestTransactionsBesideBytes(t *testing.T) {
+func TestTransactionsDuringABinaryStatement(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, shared *mysqltest.Server) {
 		if shared.IsMariaDB() {
 			t.Skip("MariaDB shows such a statement with question marks")
@@ -196,7 +196,7 @@ func TestPreparedTransactions(t *testing.T) {
 	})
 }
 
-func TestPinning(t *testing.T) {
+func TestPinnedSession(t *testing.T) {
 	running := transaction{Session: 7, Account: "a@h", Seconds: 5}
 	elsewhere := transaction{Session: 8, Account: "a@h", Seconds: 90}
 	prepared := transaction{Seconds: 60}

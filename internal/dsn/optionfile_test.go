@@ -125,7 +125,7 @@ func TestOptionFileMissing(t *testing.T) {
 	}
 }
 
-func TestOptionFileRefusesWhatAnybodyMayChange(t *testing.T) {
+func TestOptionFileRefusesWorldWritable(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("Windows has no such permission bits")
 	}

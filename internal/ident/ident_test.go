@@ -21,7 +21,7 @@ var legal = []string{
 	strings.Repeat("a", 64), strings.Repeat("é", 64),
 }
 
-func TestCheckAcceptsWhatServersTake(t *testing.T) {
+func TestCheckAcceptsValidNames(t *testing.T) {
 	for _, name := range legal {
 		assert.NoError(t, ident.Check(name), "%q", name)
 	}

@@ -17,7 +17,7 @@ const envVictim = "MQNOTIFY_TEST_VICTIM"
 // No server outlives a test process that was interrupted or killed. That process is a copy of this test.
 func TestKilledTestsLeaveNoServer(t *testing.T) {
 	if name := os.Getenv(envVictim); name != "" {
-		beVictim(t, name)
+		victimMain(t, name)
 		return
 	}
 	Each(t, func(t *testing.T, shared *Server) {
@@ -43,8 +43,8 @@ func TestKilledTestsLeaveNoServer(t *testing.T) {
 	})
 }
 
-// beVictim starts a server, prints its process id and waits to be killed.
-func beVictim(t *testing.T, name string) {
+// victimMain starts a server, prints its process id and waits to be killed.
+func victimMain(t *testing.T, name string) {
 	for _, e := range entries(t) {
 		if e.server.name == name {
 			fmt.Println(e.server.Start(t).process.Pid)

@@ -44,7 +44,7 @@ func requireNumber(t *testing.T, err error, number uint16) {
 
 // The sessions take turns: a client's statement does not hold the lock that its previous statement took, and the lock outlives
 // the client.
-func TestMultiplexerDealsOut(t *testing.T) {
+func TestMultiplexerTakesTurns(t *testing.T) {
 	Each(t, func(t *testing.T, s *Server) {
 		cfg := s.Database(t)
 		m := s.Multiplexer(t, sessionsShared)

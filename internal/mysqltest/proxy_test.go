@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// told returns a copy of cfg, and a channel that holds a value if a connection has sent data since the channel was emptied.
-func told(cfg *mysql.Config) (*mysql.Config, chan struct{}) {
+// recording returns a copy of cfg, and a channel that holds a value if a connection has sent data since the channel was emptied.
+func recording(cfg *mysql.Config) (*mysql.Config, chan struct{}) {
 	sent := make(chan struct{}, 1)
 	cfg = cfg.Clone()
 	cfg.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
@@ -80,7 +80,7 @@ func TestProxyFreeze(t *testing.T) {
 	Each(t, func(t *testing.T, s *Server) {
 		cfg := s.Database(t)
 		p := s.Proxy(t)
-		through, sent := told(p.Config(cfg))
+		through, sent := recording(p.Config(cfg))
 		db := open(t, through)
 		_, err := db.ExecContext(t.Context(), "CREATE TABLE t (id INT)")
 		require.NoError(t, err)
@@ -101,7 +101,7 @@ func TestProxyDownWhileFrozen(t *testing.T) {
 	Each(t, func(t *testing.T, s *Server) {
 		cfg := s.Database(t)
 		p := s.Proxy(t)
-		through, sent := told(p.Config(cfg))
+		through, sent := recording(p.Config(cfg))
 		db := open(t, through)
 		_, err := db.ExecContext(t.Context(), "CREATE TABLE t (id INT)")
 		require.NoError(t, err)

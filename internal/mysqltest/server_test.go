@@ -41,7 +41,7 @@ func answers(t *testing.T, db *sql.DB) bool {
 	return err == nil
 }
 
-func TestServerIsWhatItsNameSays(t *testing.T) {
+func TestServerMatchesItsName(t *testing.T) {
 	Each(t, func(t *testing.T, s *Server) {
 		var version string
 		require.NoError(t, s.Admin(t).QueryRowContext(t.Context(), "SELECT VERSION()").Scan(&version))

@@ -28,7 +28,7 @@ func (c *counted) QueryRowContext(ctx context.Context, query string, args ...any
 
 // While a session runs a statement with a character of four bytes, MySQL lists no sessions at all. Value and Values repeat
 // their query until it does.
-func TestListOfSessionsIsAskedForAgain(t *testing.T) {
+func TestSessionListIsRepeated(t *testing.T) {
 	Each(t, func(t *testing.T, s *Server) {
 		const list = "SELECT COALESCE(STATE, '') FROM information_schema.PROCESSLIST"
 		db := &counted{Database: s.Admin(t)}

@@ -188,7 +188,7 @@ func TestCallerDies(t *testing.T) {
 }
 
 // A wait keeps the advisory locks that the caller holds.
-func TestLocksOfTheCaller(t *testing.T) {
+func TestLocksOfTheCallerStay(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s, "orders")
 		lead(t, config, "orders")

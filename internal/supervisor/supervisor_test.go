@@ -204,7 +204,7 @@ func TestNotStarted(t *testing.T) {
 }
 
 // The command has the caller's streams and environment, and no other descriptors. Its group gets signals; the supervisor ignores them.
-func TestCommandSees(t *testing.T) {
+func TestCommandInheritsStreams(t *testing.T) {
 	t.Parallel()
 	const list = `ls /dev/fd | tr '\n' ' '; echo`
 	direct, err := exec.CommandContext(t.Context(), "bash", "-c", list).Output()
@@ -228,7 +228,7 @@ trap 'echo got; exit 0' USR1; kill -TERM $PPID; ` + list + `; while :; do sleep 
 }
 
 // The reader of the command's stdout sees its end when the command closes it, and not later.
-func TestStreamsAreTheCommands(t *testing.T) {
+func TestStreamsBelongToTheCommand(t *testing.T) {
 	t.Parallel()
 	c, out := start(t, time.Hour, `exec >&-; exec sleep 1000`)
 	_, err := out.ReadByte()

@@ -91,7 +91,7 @@ func TestRowIsOneObjectInTheColumnsOrder(t *testing.T) {
 	assert.Equal(t, `{}`, string(line))
 }
 
-func TestValuesThatDoNotBelongLeaveTheLineAsItWas(t *testing.T) {
+func TestValuesOfTheWrongTypeChangeNothing(t *testing.T) {
 	for _, test := range []struct {
 		dataType string
 		values   []any

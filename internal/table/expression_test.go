@@ -37,7 +37,7 @@ func decode(t *testing.T, line string, c Column) map[string]any {
 
 // A row that a trigger writes is equal to the row that an Encoder writes, for every
 // type, whatever the writer's time zone and sql_mode are.
-func TestExpressionWritesWhatTheEncoderDoes(t *testing.T) {
+func TestExpressionEqualsTheEncoder(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		conn := open(t, s.Database(t))
 		mysqltest.ExecAll(t, conn, "CREATE TABLE captured (id INT AUTO_INCREMENT PRIMARY KEY, line LONGTEXT NOT NULL) CHARACTER SET utf8mb4")

@@ -105,7 +105,7 @@ func TestNearest(t *testing.T) {
 	}
 }
 
-func TestMessageListsOnlySoManyNames(t *testing.T) {
+func TestMessageListsFewNames(t *testing.T) {
 	table := &Table{Schema: "d", Name: "wide"}
 	for i := range 1000 {
 		table.Columns = append(table.Columns, Column{Name: fmt.Sprintf("column_%d", i)})

@@ -10,7 +10,7 @@ import (
 	"github.com/mqnotify/mqnotify/internal/schema"
 )
 
-func TestMessageTableThatInitMakes(t *testing.T) {
+func TestMessageTableOfInit(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		conn := open(t, s.Database(t))
 		require.NoError(t, schema.Init(testContext(t), conn, "orders"))

@@ -290,7 +290,7 @@ func TestPingAfterALongTime(t *testing.T) {
 }
 
 // Close returns soon although sessions wait in the server for more than a minute.
-func TestCloseIsSoon(t *testing.T) {
+func TestCloseIsFast(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
 		db := open(t, config)

@@ -21,24 +21,24 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-const partyEnv = "MQNOTIFY_GUARD_PARTY"
+const peerEnv = "MQNOTIFY_GUARD_PEER"
 
-// told is the input of a process of a test. The process does what its role does, reads orders line
+// childInput is the input of a process of a test. The process does what its role does, reads orders line
 // by line and answers in lines.
-type told struct {
+type childInput struct {
 	Role, DSN, Kind, Name string
 	TTL                   time.Duration
 	Choices               string // the name of its random choices
 }
 
 // random returns the source of random choices of such a process.
-func (t told) random() *rand.Rand { return mysqltest.RandomOf(t.Choices) }
+func (t childInput) random() *rand.Rand { return mysqltest.RandomOf(t.Choices) }
 
 // parties counts the processes that each test has started.
 var parties sync.Map
 
 // roles are the possible roles of a process.
-var roles = map[string]func(ctx context.Context, db *notify.DB, t told) error{
+var roles = map[string]func(ctx context.Context, db *notify.DB, t childInput) error{
 	"racer":   raceMain,
 	"worker":  workerMain,
 	"row":     rowMain,
@@ -47,8 +47,8 @@ var roles = map[string]func(ctx context.Context, db *notify.DB, t told) error{
 	"every":   everyMain,
 }
 
-// party is such a process, as the test sees it.
-type party struct {
+// peer is such a process, as the test sees it.
+type peer struct {
 	command *exec.Cmd
 	orders  io.WriteCloser
 	lines   chan string // what it says; closed at its end
@@ -57,20 +57,20 @@ type party struct {
 	killed  sync.Once
 }
 
-// startParty starts a process, which ends with the test's process.
-func startParty(t *testing.T, told told) *party {
+// startPeer starts a process, which ends with the test's process.
+func startPeer(t *testing.T, input childInput) *peer {
 	t.Helper()
-	return startProgram(t, os.Args[0], told)
+	return startProgram(t, os.Args[0], input)
 }
 
-func startProgram(t *testing.T, program string, told told) *party {
+func startProgram(t *testing.T, program string, input childInput) *peer {
 	t.Helper()
 	count, _ := parties.LoadOrStore(t.Name(), new(atomic.Int32))
-	told.Choices = fmt.Sprint(t.Name(), count.(*atomic.Int32).Add(1))
-	text, err := json.Marshal(told)
+	input.Choices = fmt.Sprint(t.Name(), count.(*atomic.Int32).Add(1))
+	text, err := json.Marshal(input)
 	require.NoError(t, err)
-	p := &party{command: exec.Command(program), lines: make(chan string, 1<<16), ended: make(chan struct{})}
-	p.command.Env = append(os.Environ(), partyEnv+"="+string(text))
+	p := &peer{command: exec.Command(program), lines: make(chan string, 1<<16), ended: make(chan struct{})}
+	p.command.Env = append(os.Environ(), peerEnv+"="+string(text))
 	p.command.Stderr = &p.said // read when the process has ended
 	p.orders, err = p.command.StdinPipe()
 	require.NoError(t, err)
@@ -88,14 +88,14 @@ func startProgram(t *testing.T, program string, told told) *party {
 	t.Cleanup(func() {
 		p.kill()
 		if t.Failed() && p.said.Len() > 0 {
-			t.Logf("%s: %s", told.Role, p.said.String())
+			t.Logf("%s: %s", input.Role, p.said.String())
 		}
 	})
 	return p
 }
 
 // kill kills with kill -9, also a stopped process, and returns when the process has ended.
-func (p *party) kill() {
+func (p *peer) kill() {
 	p.killed.Do(func() {
 		_ = p.command.Process.Kill() // it may have ended by itself
 		<-p.ended
@@ -104,10 +104,10 @@ func (p *party) kill() {
 }
 
 // tell writes a line to the process, which may have ended.
-func (p *party) tell(line string) { _, _ = io.WriteString(p.orders, line+"\n") }
+func (p *peer) send(line string) { _, _ = io.WriteString(p.orders, line+"\n") }
 
 // hear returns the next line of the process; false at its end.
-func (p *party) hear(t *testing.T) (string, bool) {
+func (p *peer) read(t *testing.T) (string, bool) {
 	t.Helper()
 	select {
 	case line, ok := <-p.lines:
@@ -118,8 +118,8 @@ func (p *party) hear(t *testing.T) (string, bool) {
 	}
 }
 
-func partyMain(text string) error {
-	var t told
+func peerMain(text string) error {
+	var t childInput
 	if err := json.Unmarshal([]byte(text), &t); err != nil {
 		return err
 	}
@@ -131,9 +131,9 @@ func partyMain(text string) error {
 	return roles[t.Role](context.Background(), db, t)
 }
 
-// obey calls f with every line of input, until the test's process closes the other
+// eachOrder calls f with every line of input, until the test's process closes the other
 // end or ends.
-func obey(f func(order string) error) error {
+func eachOrder(f func(order string) error) error {
 	lines := bufio.NewScanner(os.Stdin)
 	for lines.Scan() {
 		if err := f(lines.Text()); err != nil {
