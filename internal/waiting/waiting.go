@@ -26,8 +26,9 @@ var ErrClosed = errors.New("the waiter was closed")
 const (
 	// impossible is the pause after a lasting error.
 	impossible = 30 * time.Second
-	// parting is how long a statement may continue after its session is closed.
-	parting = 100 * time.Millisecond
+	// parting is how long a statement may continue after its session is closed. A loaded server needs that long to accept the helper's
+	// connection and its KILL, without which a wait for a GTID would continue in the server for up to a minute.
+	parting = 500 * time.Millisecond
 )
 
 // Topic is what a listener waits for.
