@@ -300,6 +300,9 @@ func TestCloseIsFast(t *testing.T) {
 			second := waiting.New(config, mysqltest.Logger(t, slog.LevelDebug)).Listen(topicOf("orders"))
 			require.NoError(t, first.Ready(t.Context()))
 			require.NoError(t, second.Ready(t.Context()))
+			mysqltest.Eventually(t, "the leader and the follower wait in the server", func() bool {
+				return mysqltest.Value[int](t, db, "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE DB = DATABASE() AND STATE = 'User lock'") == 2
+			})
 			begun := time.Now()
 			require.NoError(t, second.Close())
 			require.NoError(t, first.Close())
