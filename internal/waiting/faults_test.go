@@ -295,14 +295,18 @@ func TestCloseIsFast(t *testing.T) {
 		config := s.Database(t)
 		db := open(t, config)
 		makeTopic(t, db, config, "orders", true)
+		waits := func(n int) {
+			mysqltest.Eventually(t, "sessions wait in the server", func() bool {
+				return mysqltest.Value[int](t, db, "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE DB = DATABASE() AND STATE = 'User lock'") == n
+			})
+		}
 		mysqltest.Eventually(t, "a Close that waits for no session to be cut off", func() bool {
 			first := waiting.New(config, mysqltest.Logger(t, slog.LevelDebug)).Listen(topicOf("orders"))
-			second := waiting.New(config, mysqltest.Logger(t, slog.LevelDebug)).Listen(topicOf("orders"))
 			require.NoError(t, first.Ready(t.Context()))
+			waits(1) // so that it leads, and the second follows: only a KILL ends a follower's wait
+			second := waiting.New(config, mysqltest.Logger(t, slog.LevelDebug)).Listen(topicOf("orders"))
 			require.NoError(t, second.Ready(t.Context()))
-			mysqltest.Eventually(t, "the leader and the follower wait in the server", func() bool {
-				return mysqltest.Value[int](t, db, "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE DB = DATABASE() AND STATE = 'User lock'") == 2
-			})
+			waits(2)
 			begun := time.Now()
 			require.NoError(t, second.Close())
 			require.NoError(t, first.Close())
