@@ -55,18 +55,18 @@ func TestMetricsInDocs(t *testing.T) {
 		}
 	}
 	named := func(page, from, to string) []string {
-		text, err := os.ReadFile("../docs/guide/" + page)
+		text, err := os.ReadFile("../docs/" + page)
 		require.NoError(t, err)
 		_, after, has := strings.Cut(string(text), from)
 		require.True(t, has, from)
 		section, _, _ := strings.Cut(after, to)
 		return regexp.MustCompile(`mqnotify_[a-z_]+`).FindAllString(section, -1)
 	}
-	page := named("serve.md", "## Metrics\n", "\n## ")
+	page := named("reference/http.md", "## Metrics\n", "\n## ")
 	for name := range names {
 		assert.Contains(t, page, name)
 	}
-	for _, name := range append(page, named("operations.md", "- name: mqnotify\n", "```")...) {
+	for _, name := range append(page, named("guide/operations.md", "- name: mqnotify\n", "```")...) {
 		assert.True(t, names[strings.TrimSuffix(name, "_bucket")], "%s is no metric", name)
 	}
 }
