@@ -23,7 +23,7 @@ import (
 // The names that the pages use. The test replaces them with those of its own servers.
 const (
 	dsn        = "mysql://user:password@127.0.0.1:3306/shop"
-	dsnCompose = "mq:mq@tcp(127.0.0.1:33084)/shop"
+	dsnCompose = "mysql://mq:mq@127.0.0.1:33084/shop"
 	account    = "'app'@'10.0.%'"
 	served     = "127.0.0.1:8080" // where `mqnotify serve` listens
 	servedTLS  = ":8443"
@@ -101,7 +101,7 @@ func run(t *testing.T, s *mysqltest.Server, environ []string, all []block) {
 // mqnotify serves.
 func replacer(t *testing.T, s *mysqltest.Server, config *mysql.Config, all []block) func(string) string {
 	t.Helper()
-	pairs := []string{dsn, url(config), dsnCompose, config.FormatDSN()}
+	pairs := []string{dsn, url(config), dsnCompose, url(config)}
 	named := func(what string) bool {
 		return slices.ContainsFunc(all, func(b block) bool {
 			return (b.language == "sh" || b.language == "sql") && b.notRun == "" && strings.Contains(b.text, what)

@@ -36,7 +36,7 @@ func TestLanguages(t *testing.T) {
 				config := s.Database(t)
 				db := openDB(t, config, "order_events")
 				require.NoError(t, wake.InstallAll(t.Context(), db, mysqltest.Logger(t, slog.LevelWarn), "order_events"))
-				mysqltest.ExecAll(t, db.Pool(), "CREATE TABLE orders (id BIGINT AUTO_INCREMENT PRIMARY KEY, item VARCHAR(100) NOT NULL)",
+				mysqltest.ExecAll(t, db.Pool(), "CREATE TABLE customer_orders (id BIGINT AUTO_INCREMENT PRIMARY KEY, item VARCHAR(100) NOT NULL)",
 					"CREATE TABLE shipments (order_id BIGINT PRIMARY KEY)")
 				lead(t, config, "order_events")
 				account := s.User(t, config, "SELECT, INSERT, DELETE, EXECUTE ON `"+config.DBName+"`.*")
@@ -130,7 +130,7 @@ func testShipping(t *testing.T, s *mysqltest.Server, db *notify.DB, program func
 		running[i] = program(names[i])
 		if names[i] == "publish" {
 			var items strings.Builder
-			for n := range many - count("orders") {
+			for n := range many - count("customer_orders") {
 				fmt.Fprintf(&items, "item %d\n", n)
 			}
 			running[i].Stdin = io.NopCloser(strings.NewReader(items.String()))
@@ -144,7 +144,7 @@ func testShipping(t *testing.T, s *mysqltest.Server, db *notify.DB, program func
 	// mend restarts the programs that ended because they, or the server, were killed. No program may end otherwise.
 	mend := func() {
 		for i := range running {
-			if !running[i].hasEnded() || names[i] == "publish" && count("orders") >= many {
+			if !running[i].hasEnded() || names[i] == "publish" && count("customer_orders") >= many {
 				continue
 			}
 			if !killed[i] && !mysqltest.Long() {
@@ -175,9 +175,9 @@ func testShipping(t *testing.T, s *mysqltest.Server, db *notify.DB, program func
 	t.Logf("%d orders, %d kills", many, kills)
 	mysqltest.Eventually(t, "no message is left", func() bool { return count("order_events") == 0 })
 	// A killed program may have stored an order after the orders were counted for its successor.
-	all := count("orders")
+	all := count("customer_orders")
 	assert.GreaterOrEqual(t, all, many)
-	assert.Equal(t, all, count("orders JOIN shipments ON orders.id = shipments.order_id"))
+	assert.Equal(t, all, count("customer_orders JOIN shipments ON customer_orders.id = shipments.order_id"))
 	assert.Equal(t, all, count("shipments"))
 	// One more order comes while both consumers wait.
 	mysqltest.Eventually(t, "both wait for the lock", func() bool {

@@ -10,7 +10,7 @@ async function main() {
   });
   for await (const item of readline.createInterface({ input: process.stdin })) {
     await db.beginTransaction();
-    const [order] = await db.execute('INSERT INTO orders (item) VALUES (?)', [item.trim()]);
+    const [order] = await db.execute('INSERT INTO customer_orders (item) VALUES (?)', [item.trim()]);
     await db.execute('INSERT INTO order_events (payload) VALUES (?)', [String(order.insertId)]);
     await db.commit(); // this makes the message visible, and wakes the consumers
   }

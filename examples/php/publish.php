@@ -6,7 +6,7 @@ $db = new PDO(
     getenv('DB_USER'),
     getenv('DB_PASSWORD'),
 );
-$order = $db->prepare('INSERT INTO orders (item) VALUES (?)');
+$order = $db->prepare('INSERT INTO customer_orders (item) VALUES (?)');
 $message = $db->prepare('INSERT INTO order_events (payload) VALUES (?)');
 
 while (($item = fgets(STDIN)) !== false) {

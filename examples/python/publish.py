@@ -12,6 +12,6 @@ db = pymysql.connect(
 cursor = db.cursor()
 
 for item in sys.stdin:
-    cursor.execute("INSERT INTO orders (item) VALUES (%s)", (item.strip(),))
+    cursor.execute("INSERT INTO customer_orders (item) VALUES (%s)", (item.strip(),))
     cursor.execute("INSERT INTO order_events (payload) VALUES (%s)", (str(cursor.lastrowid),))
     db.commit()  # from here on the message is there, and those who wait for it wake

@@ -92,7 +92,7 @@ func TestPorts(t *testing.T) {
 			t.Errorf("%s and %s have the same port %s", name, other, port.Published)
 		}
 		taken[port.Published] = name
-		dsn := "mq:mq@tcp(127.0.0.1:" + port.Published + ")/shop"
+		dsn := "mysql://mq:mq@127.0.0.1:" + port.Published + "/shop"
 		for path, text := range texts {
 			if !strings.Contains(text, dsn) {
 				t.Errorf("%s does not name %s's DSN %s", path, name, dsn)
