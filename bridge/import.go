@@ -56,7 +56,7 @@ type Import struct {
 // importPatience limits each open, transaction and acknowledgement.
 const importPatience = 30 * time.Second
 
-// NewImport prepares an import from a URL into a topic. The URL's scheme is nats, redis, amqp or mqtt; docs/guide/bridge.md lists the
+// NewImport prepares an import from a URL into a topic. The URL's scheme is nats, redis, amqp or mqtt; docs/guide/import.md lists the
 // parameters of each. NewImport does not connect. The caller keeps and closes the DB. The error of a wrong URL is notify.ErrOptions and
 // contains no credential.
 func NewImport(db *notify.DB, from, topic string, options ImportOptions) (*Import, error) {
