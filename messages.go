@@ -86,7 +86,7 @@ func Consume[T any](ctx context.Context, db *DB, topic, group string, handle fun
 			if err == nil {
 				err = handle(ctx, Message[T]{m, value})
 			}
-			return dead(err)
+			return err
 		})
 	})
 }
@@ -101,7 +101,7 @@ func ConsumeTx[T any](ctx context.Context, db *DB, topic, group string, handle f
 			if err == nil {
 				err = handle(ctx, tx, Message[T]{m, value})
 			}
-			return dead(err)
+			return err
 		})
 	})
 }

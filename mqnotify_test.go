@@ -90,6 +90,7 @@ type wide struct {
 	Some    sql.Null[string] `db:"some"`
 	Time    sql.NullTime     `db:"at2"`
 	Odd     sql.NullInt64    `db:"null3"`
+	Truth   bool             `db:"j3"`
 	Ignored int
 }
 
@@ -100,10 +101,10 @@ func TestRows(t *testing.T) {
 		require.NoError(t, db.Init(t.Context()))
 		pool := db.Core().Pool()
 		mysqltest.ExecAll(t, pool, "SET time_zone = '+00:00'", `CREATE TABLE wide (id BIGINT UNSIGNED AUTO_INCREMENT PRIMARY KEY, t TEXT CHARACTER SET utf8mb4, l VARCHAR(9) CHARACTER SET latin1, b BLOB,
-			bin VARBINARY(9), n TINYINT, big BIGINT UNSIGNED, flag TINYINT(1), d DECIMAL(10,3), f FLOAT, at DATETIME(6), day DATE, j JSON, j2 JSON,
+			bin VARBINARY(9), n TINYINT, big BIGINT UNSIGNED, flag TINYINT(1), d DECIMAL(10,3), f FLOAT, at DATETIME(6), day DATE, j JSON, j2 JSON, j3 JSON,
 			null1 TEXT, null2 BIGINT, some TEXT, at2 DATETIME, null3 INT, more INT)`,
-			`INSERT INTO wide (t, l, b, bin, n, big, flag, d, f, at, day, j, j2, some, at2) VALUES ('é😀', 'é', X'00FF', 'ab', -5, 18446744073709551615, 1, 12.345, 1.1,
-			'2026-01-02 03:04:05.678901', '2026-01-02', '{"a": 1}', '[1, 2]', 'x', '2026-01-02 03:04:05')`)
+			`INSERT INTO wide (t, l, b, bin, n, big, flag, d, f, at, day, j, j2, j3, some, at2) VALUES ('é😀', 'é', X'00FF', 'ab', -5, 18446744073709551615, 1, 12.345, 1.1,
+			'2026-01-02 03:04:05.678901', '2026-01-02', '{"a": 1}', '[1, 2]', 'true', 'x', '2026-01-02 03:04:05')`)
 		got := consumed[wide](t, db, "wide", "g", 1)[0].Value
 		require.JSONEq(t, "[1,2]", string(got.RawJSON))
 		got.RawJSON = nil
@@ -111,7 +112,7 @@ func TestRows(t *testing.T) {
 		require.Equal(t, wide{
 			ID: 1, Text: "é😀", Latin: "é", Blob: []byte{0, 255}, Raw: "ab", Number: -5, Big: 18446744073709551615, Flag: true, Decimal: 12.345, Float: 1.1,
 			At: at.Add(678901 * time.Microsecond), Day: time.Date(2026, 1, 2, 0, 0, 0, 0, time.UTC), JSON: map[string]int{"a": 1},
-			Some: sql.Null[string]{V: "x", Valid: true}, Time: sql.NullTime{Time: at, Valid: true},
+			Some: sql.Null[string]{V: "x", Valid: true}, Time: sql.NullTime{Time: at, Valid: true}, Truth: true,
 		}, got)
 
 		require.Equal(t, "ab", consumed[*wide](t, db, "wide", "h", 1)[0].Value.Raw)

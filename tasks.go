@@ -66,7 +66,7 @@ func (db *DB) queue(name string) (*queue.Queue, error) {
 
 // Work calls handle with the queue's tasks until ctx ends; then it waits for the running handlers and returns nil. Of all workers
 // of the queue, in all processes, one has a task at a time. If handle returns nil, the task is done. After an error Work tries
-// the task again, five times in all, with growing waits, and then stores it as dead; an error that wraps [ErrDead] does so at once.
+// the task again, up to five times, with growing waits, and then stores it as dead; an error that wraps [ErrDead] does so at once.
 // Work handles a task at least once: again if its worker dies before the outcome is stored. It handles one task at a time unless
 // options say otherwise. It takes at most one value of options.
 func Work[T any](ctx context.Context, db *DB, name string, handle func(ctx context.Context, t Task[T]) error, options ...WorkOptions) error {

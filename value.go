@@ -54,14 +54,6 @@ func decode[T any](payload []byte) (value T, err error) {
 	return value, err
 }
 
-// dead makes an ErrDead of this package one of package notify, which consumers check.
-func dead(err error) error {
-	if errors.Is(err, ErrDead) && !errors.Is(err, notify.ErrDead) {
-		return fmt.Errorf("%w: %w", notify.ErrDead, err)
-	}
-	return err
-}
-
 // decoder decodes messages and rows.
 type decoder[T any] struct {
 	fields map[string][]int // the fields of T by column; nil unless T is a struct with db tags or a pointer to one
@@ -215,6 +207,10 @@ func set(field reflect.Value, raw json.RawMessage, isBytes bool) error {
 		field.SetString(text)
 		return nil
 	case reflect.Bool:
+		if text == "true" || text == "false" { // of a JSON column
+			field.SetBool(text == "true")
+			return nil
+		}
 		n, err := strconv.ParseInt(text, 10, 64)
 		field.SetBool(n != 0)
 		return err

@@ -239,7 +239,12 @@ func (s *amqpSink) Send(ctx context.Context, messages []consumer.Message) (int, 
 	confirms := make([]*amqp.DeferredConfirmation, 0, len(messages))
 	var failed error
 	for _, m := range messages {
-		confirm, err := s.channel.PublishWithDeferredConfirm(s.exchange, s.key, true, false, s.publishing(m))
+		publishing := s.publishing(m)
+		if size, most := headerSize(publishing.Headers), s.conn.Config.FrameSize; most > 0 && size > most {
+			failed = poison(m, "its headers have %d bytes, and the broker's limit for a frame is %d", size, most)
+			break
+		}
+		confirm, err := s.channel.PublishWithDeferredConfirm(s.exchange, s.key, true, false, publishing)
 		if err != nil {
 			failed = err
 			break
@@ -247,7 +252,9 @@ func (s *amqpSink) Send(ctx context.Context, messages []consumer.Message) (int, 
 		confirms = append(confirms, confirm)
 	}
 	confirmed, err := s.await(ctx, messages, confirms)
-	if err == nil && failed != nil {
+	if refused := (*PoisonError)(nil); err == nil && errors.As(failed, &refused) {
+		err = failed
+	} else if err == nil && failed != nil {
 		err = s.explain(messages[confirmed:], failed)
 	}
 	if i, r, back := s.firstReturned(messages[:confirmed]); back {
@@ -281,6 +288,16 @@ func (s *amqpSink) publishing(m consumer.Message) amqp.Publishing {
 		MessageId: MessageID(m), DeliveryMode: amqp.Persistent, Timestamp: m.CreatedAt,
 		AppId: "mqnotify", Type: m.Topic, Headers: headers, Body: m.Payload,
 	}
+}
+
+// headerSize returns an upper estimate of the bytes of a message's frame of headers, which the client does not split.
+func headerSize(headers amqp.Table) int {
+	size := 2 << 10 // the other properties
+	for name, value := range headers {
+		text, _ := value.(string)
+		size += 8 + len(name) + len(text)
+	}
+	return size
 }
 
 // amqpHeader reports whether a header may keep its name. CC and BCC would send copies to other queues, and names with x- are the

@@ -53,6 +53,11 @@ type running struct {
 
 func run(tb testing.TB, db *notify.DB, to *Destination, options Options) *running {
 	tb.Helper()
+	return runOn(tb, db, "orders", to, options)
+}
+
+func runOn(tb testing.TB, db *notify.DB, topic string, to *Destination, options Options) *running {
+	tb.Helper()
 	options.Consumer.Group, options.Consumer.From = "g", "beginning"
 	if options.Logger == nil {
 		options.Logger = slog.New(slog.DiscardHandler)
@@ -60,7 +65,7 @@ func run(tb testing.TB, db *notify.DB, to *Destination, options Options) *runnin
 	if options.Retry == nil {
 		options.Retry = atOnce
 	}
-	b, err := New(db, "orders", to, options)
+	b, err := New(db, topic, to, options)
 	require.NoError(tb, err)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(tb.Context()))
 	r := &running{stop: cancel, done: make(chan struct{})}

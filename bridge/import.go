@@ -371,7 +371,7 @@ func (i *Import) stateError(verb string, err error) error {
 	case server.Is(err, server.ErrNoSuchTable):
 		err = notify.ErrNoState
 	case server.NoPrivilege(err):
-		err = fmt.Errorf("the account lacks a privilege that `mqnotify grants` names: %w", err)
+		err = fmt.Errorf("%w: `mqnotify grants --role importer` shows what it needs: %w", notify.ErrDenied, err)
 	}
 	return fmt.Errorf("bridge: %s: %w", verb, err)
 }

@@ -185,6 +185,10 @@ func (s *mqttSink) Send(ctx context.Context, messages []consumer.Message) (int, 
 	var failed error
 	for _, m := range messages {
 		p := s.publish(m)
+		if name, size := longest(p); size >= 1<<16 { // the client would cut it
+			failed = poison(m, "its property %q has %d bytes, and MQTT allows 65,535", name, size)
+			break
+		}
 		if size := packetSize(p); s.largest > 0 && size > s.largest {
 			failed = poison(m, "it has %d bytes, and the broker's limit for a packet is %d", size, s.largest)
 			break
@@ -266,6 +270,16 @@ func mqttText(text string) bool {
 	return len(text) < 1<<16 && utf8.ValidString(text) && !strings.ContainsFunc(text, func(r rune) bool {
 		return unicode.IsControl(r) || r&0xfffe == 0xfffe || r >= 0xfdd0 && r <= 0xfdef
 	})
+}
+
+// longest returns the user property with the longest value, and the value's length.
+func longest(p *paho.Publish) (name string, size int) {
+	for _, u := range p.Properties.User {
+		if len(u.Value) > size {
+			name, size = u.Key, len(u.Value)
+		}
+	}
+	return name, size
 }
 
 // packetSize returns an upper estimate of a message's bytes on the wire.

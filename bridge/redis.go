@@ -231,7 +231,7 @@ func (s *redisSink) isThere(ctx context.Context, m consumer.Message, refusal err
 	switch {
 	case !later(info.LastGeneratedID, m.ID): // it was refused for another reason
 		return redisError("XADD", refusal)
-	case s.maxLen > 0 && info.Length > 0 && later(info.FirstEntry.ID, m.ID) && maybeTrimmed(m, info.FirstEntry, info.LastEntry):
+	case s.maxLen > 0 && !m.IsRetry() && info.Length > 0 && later(info.FirstEntry.ID, m.ID) && maybeTrimmed(m, info.FirstEntry, info.LastEntry):
 		return nil
 	}
 	return permanent(fmt.Errorf("the stream %q is past %s and does not have it: other programs write to it, the table was emptied, or rows were "+

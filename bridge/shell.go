@@ -87,8 +87,7 @@ func (s *shell) deliver(ctx, handling context.Context, messages []consumer.Messa
 		if err != nil {
 			return consumer.Handled(done, err)
 		}
-		if passed {
-			s.recent.add(messages[done])
+		if passed { // not recent, because the row may come again when its dead letter is retried
 			done++
 			s.dead++
 			s.tries = 0
@@ -145,11 +144,14 @@ func (s *shell) send(handling context.Context, messages []consumer.Message) (int
 // failed handles a failed Send. It waits before the next attempt, or stores the refused message as a dead letter and returns true.
 func (s *shell) failed(ctx, handling context.Context, m consumer.Message, err error) (passed bool, _ error) {
 	var end *PermanentError
+	var refused *PoisonError
+	if m.IsRetry() && (errors.As(err, &end) || errors.As(err, &refused)) {
+		return false, fmt.Errorf("%w: %w", notify.ErrDead, err) // the consumer keeps the dead letter, with this error
+	}
 	if errors.As(err, &end) {
 		return false, &endError{fmt.Errorf("bridge: send to %s: %w", s.to.Name, err)}
 	}
 	wait := s.waits.NextBackOff()
-	var refused *PoisonError
 	if errors.As(err, &refused) {
 		if s.tries++; s.tries >= s.options.MaxAttempts || wait == backoff.Stop {
 			return s.deadLetter(handling, m, err)

@@ -137,7 +137,7 @@ func (s *snapshot) close() {
 
 func (s *snapshot) explain(err error) error {
 	if server.NoPrivilege(err) {
-		return fmt.Errorf("capture: the account lacks a privilege that `mqnotify grants --role capture` names: %w", err)
+		return fmt.Errorf("capture: %w: `mqnotify grants --role capture` shows what it needs: %w", notify.ErrDenied, err)
 	}
 	return err
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/internal/position"
 	"github.com/mqnotify/mqnotify/internal/table"
 	"github.com/mqnotify/mqnotify/notify"
 )
@@ -93,5 +94,32 @@ func TestColumnsThatMayBeRead(t *testing.T) {
 		do(t, admin, "INSERT INTO shop VALUES (1, 2, 3)")
 		got.waitFor(t, `{"id":1,"n":3}`)
 		require.NoError(t, c.end(t))
+	})
+}
+
+// A page that could not be read because the table was locked is read again soon after the lock is free, though no other row comes.
+func TestLockedWhileReading(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openTopic(t, s)
+		rows, _ := newAheadRows(t, db)
+		require.NoError(t, rows.prepare(t.Context()))
+		out := make(chan batch, 1)
+		r := &reader{rows: rows, source: unknown{}, wm: newWatermark(0, position.Set{}), out: out, log: testLogger(t), pageRows: 100, limit: 100}
+		r.gapWaits = notify.Fibonacci{Max: maxGapWait}
+		require.Equal(t, maxWait, r.bound(false))
+		insert(t, db, "orders", "one")
+		lock := newConn(t, db)
+		onConn(t, lock, "LOCK TABLES orders WRITE")
+		found, err := r.drain(t.Context())
+		require.NoError(t, err)
+		require.False(t, found)
+		require.LessOrEqual(t, r.bound(false), maxGapWait)
+		onConn(t, lock, "UNLOCK TABLES")
+		found, err = r.drain(t.Context())
+		require.NoError(t, err)
+		require.True(t, found)
+		require.Equal(t, []uint64{1}, idsOf((<-out).messages))
+		r.wm.settle(1)
+		require.Equal(t, maxWait, r.bound(false))
 	})
 }

@@ -107,6 +107,19 @@ func TestNoState(t *testing.T) {
 	})
 }
 
+// An account that may not use the tables of a group gets the error that callers check.
+func TestDenied(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config := s.Database(t)
+		openConfig(t, config, "orders")
+		db, err := notify.OpenConfig(s.User(t, config, "SELECT ON `"+config.DBName+"`.orders"))
+		require.NoError(t, err)
+		defer func() { require.NoError(t, db.Close()) }()
+		var got collected
+		require.ErrorIs(t, run(t, db, "orders", Options{Group: "g"}, got.handler()).wait(t), notify.ErrDenied)
+	})
+}
+
 // A server that can't be reached at the start is an error at once, which does not show the
 // password. So is a server that refuses the password or lacks the database.
 func TestNoServer(t *testing.T) {

@@ -93,7 +93,7 @@ func TestStandbyWaitsForWrites(t *testing.T) {
 		_, err := admin.ExecContext(context.Background(), "SET GLOBAL read_only = ON")
 		require.NoError(t, err)
 		_ = active.end(t) // it may be unable to store its offset
-		eventually(t, says("takes no writes"), "it does not try: %v", &said)
+		eventually(t, says(notify.ErrReadOnly.Error()), "it does not try: %v", &said)
 		select {
 		case <-standby.done:
 			t.Fatalf("it ends: %v", standby.err)

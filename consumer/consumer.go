@@ -67,7 +67,7 @@ func (c *Consumer) Run(ctx context.Context, handler Handler) error {
 		return fmt.Errorf("consumer: %w: a handler in a transaction needs a Group, whose offset it commits", notify.ErrOptions)
 	}
 	waits := c.options.Reconnect()
-	l := &connection{Consumer: c, options: c.options, handler: handler}
+	l := &connection{Consumer: c, options: c.options, handler: handler, limit: 100}
 	l.options.counted = new(atomic.Int64)
 	for {
 		l.reading = false
@@ -131,6 +131,7 @@ type connection struct {
 	stoodBy bool               // another member was active before
 	warned  bool               // the warning about a key that is not AUTO_INCREMENT was logged
 	reading bool               // this connection began to read
+	limit   int                // rows of the first page
 	done    *position.Progress // without a group: where the connection before ended
 	origins origins            // the table's
 }
@@ -289,8 +290,8 @@ func (l *connection) read(ctx, handling context.Context, rows *rows, stored ledg
 	batches := make(chan batch, 1)
 	reader := &reader{
 		rows: rows, origins: &l.origins, source: source, grace: l.options.Grace, replication: newReplication(rows.session, l.options.Grace), waiter: waiter, woken: l.options.Woken, waiting: l.options.Waiting, out: batches, log: l.log,
-		wm:       newWatermark(begun.Settled, begun.Done.Clone()),
-		pageRows: l.options.PageRows, strict: l.options.Strict, keyed: rows.shares != nil, grouped: l.options.Group != "",
+		wm:    newWatermark(begun.Settled, begun.Done.Clone()),
+		limit: min(l.limit, l.options.PageRows), pageRows: l.options.PageRows, strict: l.options.Strict, keyed: rows.shares != nil, grouped: l.options.Group != "",
 		stopAtEnd: l.options.StopAtEnd, alternate: l.options.Mode == modeHandshake, forget: l.options.forgetGaps,
 	}
 	if l.options.Group != "" && !rows.messages {
@@ -310,6 +311,7 @@ func (l *connection) read(ctx, handling context.Context, rows *rows, stored ledg
 	err = delivery.run(ctx, handling, batches)
 	cancel(err)
 	reading.Wait()
+	l.limit = min(100, max(1, reader.limit/4)) // the page may have been too large for the time that a statement may take
 	l.done = &delivery.progress
 	return err
 }

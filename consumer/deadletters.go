@@ -173,8 +173,8 @@ func (c *Consumer) RetryDead(ctx context.Context, f DeadFilter) (messages, gone 
 		return err
 	})
 	if len(messages) > 0 && t.IsMessageTable() {
-		if woken := c.db.Wake(ctx, t.Name); err == nil && !server.NoPrivilege(woken) { // without the privilege the group polls
-			err = woken
+		if woken := c.db.Wake(ctx, t.Name); woken != nil { // the messages are stored, and the group finds them by polling
+			c.log.DebugContext(ctx, "the group was not woken", "error", woken)
 		}
 	}
 	return messages, gone, err

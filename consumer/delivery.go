@@ -253,7 +253,7 @@ func (d *delivery) try(ctx, handling context.Context, messages []Message, inOrde
 // handledOf returns how many messages of a page the handler reported as handled in err.
 func (d *delivery) handledOf(err error, most int) int {
 	var part *partialError
-	if d.handler.tx || !errors.As(err, &part) {
+	if d.handler.tx || d.handler.each || !errors.As(err, &part) {
 		return 0
 	}
 	return max(0, min(part.n, most))

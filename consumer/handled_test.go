@@ -49,6 +49,17 @@ func TestHandled(t *testing.T) {
 	})
 }
 
+// For a handler of single messages Handled means its error: the message counts as failed.
+func TestHandledOfEach(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openTopic(t, s)
+		insert(t, db, "orders", "one")
+		handler := Each(func(context.Context, Message) error { return Handled(1, errHandler) })
+		require.NoError(t, run(t, db, "orders", Options{Group: "g", From: "beginning", StopAtEnd: true, MaxAttempts: 1}, handler).wait(t))
+		require.Len(t, deadLetters(t, db, letters), 1)
+	})
+}
+
 // A dead letter that is written twice is one row.
 func TestLetterOnce(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {

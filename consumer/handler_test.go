@@ -246,3 +246,32 @@ func TestLargeRows(t *testing.T) {
 		require.LessOrEqual(t, largest, pageBytes+1<<20)
 	})
 }
+
+// After a lost connection a consumer begins with a smaller page: the page may have been too large to be read in the time that a
+// statement may take.
+func TestSmallerPageAfterALoss(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openTopic(t, s)
+		insert(t, db, "orders", numbers(1, 1000)...)
+		sizes := make(chan int, 200)
+		handler := Batch(func(_ context.Context, messages []Message) error {
+			sizes <- len(messages)
+			if messages[0].ID == 1 {
+				for _, id := range mysqltest.Sessions(t, s.Admin(t), db.Name(), "") {
+					mysqltest.KillSession(t, s.Admin(t), id)
+				}
+			}
+			return nil
+		})
+		run(t, db, "orders", Options{From: "beginning", PageRows: 100}, handler)
+		require.Equal(t, 100, mysqltest.Receive(t, sizes))
+		for at := 100; ; {
+			size := mysqltest.Receive(t, sizes)
+			if at += size; size < 100 {
+				require.Equal(t, 25, size)
+				return
+			}
+			require.Less(t, at, 1000, "no smaller page")
+		}
+	})
+}

@@ -40,6 +40,9 @@ const passed = -1
 // IsBase64 reports whether the value of the row's column is base64 in Payload, as those of BLOB and similar types are.
 func (m Message) IsBase64(column string) bool { return m.binary[column] }
 
+// IsRetry reports whether the message is a row whose dead letter is tried again. It then comes after rows with larger ids.
+func (m Message) IsRetry() bool { return m.retry }
+
 // MarshalJSON returns the message as JSON on one line. A payload that is not UTF-8 is base64 under "payload_base64". A row of a
 // table that is not a message table is its JSON object.
 func (m Message) MarshalJSON() ([]byte, error) {

@@ -58,9 +58,9 @@ func stateError(verb string, err error) error {
 	case server.Is(err, server.ErrNoSuchTable):
 		err = notify.ErrNoState
 	case server.ReadOnly(err):
-		err = fmt.Errorf("this server takes no writes: connect to its primary, or read without a group: %w", err)
+		err = fmt.Errorf("%w: connect to its primary, or read without a group: %w", notify.ErrReadOnly, err)
 	case server.NoPrivilege(err):
-		err = fmt.Errorf("the account lacks a privilege that `mqnotify grants` names: %w", err)
+		err = fmt.Errorf("%w: `mqnotify grants --role consumer` shows what it needs: %w", notify.ErrDenied, err)
 	}
 	return fmt.Errorf("consumer: %s: %w", verb, err)
 }

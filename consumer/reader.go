@@ -21,7 +21,7 @@ const (
 	maxWait = 2 * time.Minute
 	// checkWait is how often a reader that finds nothing checks whether the table's ids
 	// have gone back, even if the head does not move.
-	checkWait = 5 * time.Minute
+	checkWait = 3 * time.Minute
 	// maxGapWait is the longest time between two polls of the writers while gaps are open.
 	maxGapWait = time.Second
 	// backlogWait is added between two polls while the rows to read next are all settled.
@@ -67,11 +67,12 @@ type reader struct {
 	alternate bool // the waiter requires that everything is handled before it waits
 	forget    bool // without gaps: for the test that shows what is lost then
 
-	limit     int // rows of the next page
+	limit     int // rows of the next page; at most pageRows
 	gapWaits  notify.Fibonacci
 	nextPoll  time.Time     // no poll of the writers before this time
 	handed    uint64        // the watermark that was handed out last
 	withheld  bool          // rows wait until a gap before them closes
+	deferred  bool          // the last page could not be read, for example because the table was locked
 	sayNext   time.Time     // when the log says so; zero while nothing is withheld
 	given     time.Duration // the grace of the last poll
 	end       uint64        // the head when reading began
@@ -82,7 +83,6 @@ type reader struct {
 
 // run reads until ctx ends or an error occurs.
 func (r *reader) run(ctx context.Context) error {
-	r.limit = min(100, r.pageRows)
 	r.wm.late = r.source.late()
 	r.gapWaits = notify.Fibonacci{Min: r.source.pace(), Max: maxGapWait, Jitter: 0.1}
 	if err := r.begin(ctx); err != nil {
@@ -181,7 +181,7 @@ func (r *reader) begin(ctx context.Context) error {
 
 // bound returns the longest time of the next wait.
 func (r *reader) bound(found bool) time.Duration {
-	if !r.wm.waiting() && !r.withheld {
+	if !r.wm.waiting() && !r.withheld && !r.deferred {
 		r.gapWaits.Reset()
 		if r.retries != nil {
 			return retryWait
@@ -198,6 +198,7 @@ func (r *reader) bound(found bool) time.Duration {
 func (r *reader) drain(ctx context.Context) (found bool, err error) {
 	for {
 		p, err := r.readPage(ctx)
+		r.deferred = err != nil
 		if err != nil {
 			if server.Retryable(err) && !r.stopAtEnd { // for example a statement that waits behind an ALTER TABLE
 				r.log.DebugContext(ctx, "read deferred", "error", err)

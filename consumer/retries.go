@@ -54,6 +54,7 @@ func (r *reader) retry(ctx context.Context) error {
 
 // retryRows hands out the rows of the ids, as many as fit into a page, and returns the last id that it has processed.
 func (r *reader) retryRows(ctx context.Context, ids []uint64) (last uint64, err error) {
+	ids = ids[:min(len(ids), r.limit)]
 	spans := make([]position.Span, len(ids))
 	for i, id := range ids {
 		spans[i] = position.Span{Lo: id, Hi: id}

@@ -148,7 +148,7 @@ func (r *replication) applies(ctx context.Context) (bool, error) {
 	if r.certain {
 		return true, nil
 	}
-	err := r.session.Do(ctx, func(conn *sqlx.Conn) (err error) {
+	err := r.session.Ask(ctx, func(ctx context.Context, conn *sqlx.Conn) (err error) {
 		r.certain, err = r.growth.Grows(ctx, conn)
 		return err
 	})

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/mqnotify/mqnotify/internal/server"
+	"github.com/mqnotify/mqnotify/notify"
 )
 
 var retried atomic.Uint64
@@ -40,7 +41,7 @@ func repeat(ctx context.Context, mends func(error) bool, f func() error) error {
 		return again
 	}, f)
 	switch {
-	case err == nil || ctx.Err() == nil:
+	case err == nil || ctx.Err() == nil || errors.Is(err, notify.ErrUnknown): // a commit may have happened
 		return err
 	case last != nil:
 		return fmt.Errorf("%w, %w: %w", context.Cause(ctx), errAfter, last)

@@ -2,6 +2,7 @@ package guard
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -34,7 +35,7 @@ type TwoStep struct {
 }
 
 // Do takes the lease of the row, runs the steps and releases the lease. notify.ErrNotAcquired means
-// that another TwoStep has the row. notify.ErrLockLost means that Call ran, and that Finish did not run
+// that another TwoStep has the row, or that the lease was lost before Call ran. notify.ErrLockLost means that Call ran, and that Finish did not run
 // or was rolled back. The other errors are those of LockRow and of the steps.
 //
 // The lease belongs to the row, not to the key. Two spellings that the column takes for the same value, such as 7 and "07",
@@ -76,7 +77,11 @@ func (s TwoStep) Do(ctx context.Context, db *notify.DB, row RowRef) error {
 		})
 	}
 	if s.Begin != nil {
-		if err := step(notify.ErrNotAcquired, s.Begin); err != nil {
+		err := step(notify.ErrNotAcquired, s.Begin)
+		if errors.Is(err, notify.ErrLockLost) { // which would mean that Call ran
+			return explain("lock row", row.text(), fmt.Errorf("%w: the lease was lost before Call ran", notify.ErrNotAcquired))
+		}
+		if err != nil {
 			return err
 		}
 	}

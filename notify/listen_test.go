@@ -281,19 +281,19 @@ func TestListenMissesALateMany(t *testing.T) {
 	})
 }
 
-// Pruning does not wait for an open transaction, and deletes old rows.
+// Pruning does not wait for an open transaction, and deletes old rows, but not the newest: its absence would look like a TRUNCATE.
 func TestListenPrunes(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, _ := openNotifications(t, s, true)
 		listen(t, db, "n")
-		mysqltest.Exec(t, db.Pool(), "INSERT INTO mqnotify_notification (name, created_at) VALUES ('old', NOW() - INTERVAL 2 HOUR), ('young', NOW())")
+		mysqltest.Exec(t, db.Pool(), "INSERT INTO mqnotify_notification (name, created_at) VALUES ('old', NOW() - INTERVAL 2 HOUR), ('young', NOW()), ('newest', NOW() - INTERVAL 2 HOUR)")
 		tx, err := db.Pool().BeginTxx(t.Context(), nil)
 		require.NoError(t, err)
 		defer func() { require.NoError(t, tx.Rollback()) }()
 		require.NoError(t, notify.NotifyTx(t.Context(), tx, "n", "open"))
 		pruned := mysqltest.Result(func() int { notify.Prune(t.Context(), db); return 0 })
 		mysqltest.Receive(t, pruned) // innodb_lock_wait_timeout is longer than Receive's patience
-		assert.Equal(t, []string{"young"}, mysqltest.Values[string](t, db.Pool(), "SELECT name FROM mqnotify_notification"))
+		assert.Equal(t, []string{"young", "newest"}, mysqltest.Values[string](t, db.Pool(), "SELECT name FROM mqnotify_notification ORDER BY id"))
 	})
 }
 

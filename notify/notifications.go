@@ -272,13 +272,14 @@ func (r *notificationReader) deliver(ctx context.Context, where string, args ...
 	return len(page), err
 }
 
-// prune deletes old notifications. If the account may not, another listening process does. It selects the ids first, without a
+// prune deletes old notifications, but never the newest, whose absence would look like a TRUNCATE. If the account may not, another listening process does. It selects the ids first, without a
 // lock, because a DELETE of a range would wait for the transaction that holds the next row.
 func (r *notificationReader) prune(ctx context.Context) {
 	for range 100 {
 		var ids []uint64
 		err := r.db.Pool().SelectContext(ctx, &ids, "SELECT id FROM "+schema.NotificationTable+
-			" WHERE created_at < NOW(6) - INTERVAL ? SECOND ORDER BY created_at LIMIT ?", int(notificationsKept.Seconds()), notificationPage)
+			" WHERE created_at < NOW(6) - INTERVAL ? SECOND AND id < (SELECT MAX(id) FROM "+schema.NotificationTable+") ORDER BY created_at LIMIT ?",
+			int(notificationsKept.Seconds()), notificationPage)
 		if err != nil || len(ids) == 0 {
 			return
 		}

@@ -195,8 +195,8 @@ func (h *handshake) gather(first request) {
 	}
 }
 
-// insert commits the taken requests together, and answers them. An error means that the session was lost and nothing was stored;
-// the requests then stay for the next session.
+// insert commits the taken requests, together unless the server refuses a row, and answers them. An error means that the session was lost;
+// the requests that were not stored then stay for the next session.
 func (h *handshake) insert(ctx context.Context, session *core.Session) (stored bool, err error) {
 	// A turn that has begun is finished even if ctx ends. Its callers would otherwise get ErrUnknown.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), insertPatience)
@@ -213,35 +213,44 @@ func (h *handshake) insert(ctx context.Context, session *core.Session) (stored b
 	if len(h.taken) == 0 {
 		return false, nil
 	}
-	var rows []row
-	for _, r := range h.taken {
-		rows = append(rows, r.rows...)
-	}
-	var ids []uint64
-	err = server.Again(ctx, server.Retryable, func() error {
-		return session.Do(ctx, func(conn *sqlx.Conn) (err error) {
-			ids, _, err = h.producer.commit(ctx, conn.Conn, rows, false)
-			return err
+	together := len(h.taken)
+	for len(h.taken) > 0 {
+		some := h.taken[:min(together, len(h.taken))]
+		var rows []row
+		for _, r := range some {
+			rows = append(rows, r.rows...)
+		}
+		var ids []uint64
+		err := server.Again(ctx, server.Retryable, func() error {
+			return session.Do(ctx, func(conn *sqlx.Conn) (err error) {
+				ids, _, err = h.producer.commit(ctx, conn.Conn, rows, false)
+				return err
+			})
 		})
-	})
-	if session.Err() != nil && SafeToRetry(err) {
-		return false, err
-	}
-	for _, r := range h.taken {
-		if err != nil {
-			r.answer <- answer{err: err}
+		switch {
+		case session.Err() != nil && SafeToRetry(err):
+			return false, err
+		case len(some) > 1 && server.Number(err) != 0 && !server.Retryable(err): // the server refuses a row, which must not fail the others
+			together = 1
 			continue
 		}
-		n := len(r.rows)
-		r.answer <- answer{ids: ids[:n:n]}
-		ids = ids[n:]
+		for _, r := range some {
+			if err != nil {
+				r.answer <- answer{err: err}
+				continue
+			}
+			n := len(r.rows)
+			r.answer <- answer{ids: ids[:n:n]}
+			ids = ids[n:]
+		}
+		stored = stored || err == nil
+		h.taken = h.taken[len(some):]
 	}
 	h.taken = nil
-	if err != nil {
-		return false, nil // the callers have the error
+	if stored {
+		h.producer.Notify(ctx)
 	}
-	h.producer.Notify(ctx)
-	return true, nil
+	return stored, nil // the callers have the errors
 }
 
 // publish hands the messages to Run, and waits until they are committed.

@@ -243,6 +243,38 @@ func TestHandshakeBatches(t *testing.T) {
 	})
 }
 
+// A row that the server refuses fails the publish of its caller, and no other that comes together with it.
+func TestHandshakeOfARefusedRow(t *testing.T) {
+	mysqltest.EachInTurn(t, func(t *testing.T, s *mysqltest.Server) {
+		db := topicOn(t, s, "x")
+		mysqltest.Exec(t, db.Pool(), "ALTER TABLE x ADD CONSTRAINT good CHECK (payload <> 'bad')")
+		ctx := deadline(t)
+		r := newReader(t, db, "x")
+		r.begin(t)
+		h := run(t, db, "x", Options{})
+		queued(t, db)
+		first := publishing(ctx, h, payload(-1))
+		_, _, err := r.read(ctx, 1)
+		require.NoError(t, err)
+		require.NoError(t, <-first)
+
+		const publishers = 5
+		var good []<-chan error
+		for i := range publishers {
+			good = append(good, publishing(ctx, h, payload(i)))
+		}
+		bad := publishing(ctx, h, Message{Payload: []byte("bad")})
+		require.Eventually(t, func() bool { return inTurn() == publishers+1 }, 30*time.Second, 10*time.Millisecond)
+		all, _, err := r.read(ctx, publishers)
+		require.NoError(t, err)
+		assert.Len(t, all, publishers)
+		for _, published := range good {
+			assert.NoError(t, mysqltest.Receive(t, published))
+		}
+		assert.Error(t, mysqltest.Receive(t, bad))
+	})
+}
+
 // inTurn returns how many callers of Publish wait for their turn in this process; only one test at a time may have some.
 func inTurn() int {
 	all := make([]byte, 16<<20)

@@ -269,7 +269,7 @@ func (f *feed) read(ctx context.Context, often <-chan time.Time, after uint64, t
 	defer leave()
 	c, err := consumer.New(f.hub.db, f.hub.topic, consumer.Options{
 		From:      strconv.FormatUint(max(after, after+1), 10), // the largest number has no successor
-		StopAtEnd: true, Key: f.hub.options.Keys[f.hub.topic], Logger: f.hub.options.Logger, MaxAttempts: 1,
+		StopAtEnd: true, Logger: f.hub.options.Logger, MaxAttempts: 1,
 	})
 	if err != nil {
 		return err

@@ -111,7 +111,7 @@ func (w lostWaits) NextBackOff() time.Duration {
 }
 
 func (h *hub) read(ctx context.Context) error {
-	all, err := consumer.New(h.db, h.topic, consumer.Options{Key: h.options.Keys[h.topic]})
+	all, err := consumer.New(h.db, h.topic, consumer.Options{})
 	if err != nil {
 		return err
 	}
@@ -123,7 +123,7 @@ func (h *hub) read(ctx context.Context) error {
 	h.fresh, h.head = true, status.Head
 	h.mu.Unlock()
 	c, err := consumer.New(h.db, h.topic, consumer.Options{
-		From: fmt.Sprintf("last %d", warm), Watch: h.watch, Woken: h.metrics.Woken, Mode: h.options.Mode, Key: h.options.Keys[h.topic],
+		From: fmt.Sprintf("last %d", warm), Watch: h.watch, Woken: h.metrics.Woken, Mode: h.options.Mode,
 		Grace: h.options.Grace, Logger: h.options.Logger, // the consumer adds the topic to its log lines
 		Reconnect: func() backoff.BackOff {
 			return lostWaits{notify.Exponential(50*time.Millisecond, 5*time.Second), h}
@@ -208,7 +208,7 @@ func (h *hub) add(messages []consumer.Message) error {
 		if err != nil {
 			return err
 		}
-		if cap(line) > len(line)+len(line)/4 { // kept events are counted by their length
+		if m.IsRow || cap(line) > len(line)+len(line)/4 { // a row is a part of its page's memory, and kept events are counted by their length
 			line = bytes.Clone(line)
 		}
 		lines[i] = line

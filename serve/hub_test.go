@@ -44,3 +44,24 @@ func TestHubFreesMemory(t *testing.T) {
 	}
 	assert.LessOrEqual(t, kept, 4+1, "4 messages of 256 KiB are 1 MiB; the array may still hold one that was dropped")
 }
+
+// A row that is not a message is a part of its page's memory. The hub keeps a copy, which takes no more than the row.
+func TestHubCopiesRows(t *testing.T) {
+	mysqltest.Once(t)
+	db, err := notify.Open("me@/shop") // it does not connect
+	require.NoError(t, err)
+	defer func() { require.NoError(t, db.Close()) }()
+	server, err := New(db, Options{Topics: []string{"stock"}, Logger: quiet})
+	require.NoError(t, err)
+	h := server.topics["stock"].hub
+	page := weak.Make(new([64 << 10]byte))
+	func() {
+		memory := new([64 << 10]byte)
+		page = weak.Make(memory)
+		require.NoError(t, h.add([]consumer.Message{{ID: 1, Topic: "stock", IsRow: true, Payload: append(memory[:0:2], "{}"...)}}))
+	}()
+	runtime.GC()
+	defer runtime.KeepAlive(h)
+	require.Equal(t, "{}", string(h.events[0].json))
+	require.Nil(t, page.Value())
+}

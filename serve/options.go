@@ -21,8 +21,6 @@ var ErrNoTokens = errors.New("other machines can reach this address, and no toke
 type Options struct {
 	// Topics are the tables to serve, at least one. No other table can be read or written.
 	Topics []string
-	// Keys are the columns to read by, by topic; see consumer.Options.Key.
-	Keys map[string]string
 	// Tokens has a line for each token: a name for logs, the token of at least 16 characters, or "sha256:" and its hexadecimal SHA-256,
 	// and scopes (read, publish, admin) with their topics:
 	//

@@ -102,7 +102,9 @@ func (s *Server) collect(ctx context.Context, f *feed, from *position.Progress, 
 				return errFull
 			}
 			if i.seq != 0 { // backfill has counted items from the table
-				if err := f.hold(ctx, i.size()); err != nil {
+				holding, done := context.WithTimeoutCause(ctx, s.options.crowded, errLate)
+				err := f.hold(holding, i.size())
+				if done(); err != nil {
 					return err
 				}
 			}
@@ -134,8 +136,10 @@ func (s *Server) collect(ctx context.Context, f *feed, from *position.Progress, 
 		if err != nil {
 			return all, cursor, err
 		}
-		if err := give(items); err != nil || len(all) > 0 {
+		if err := give(items); len(all) > 0 {
 			return all, cursor, nil
+		} else if err != nil {
+			return nil, "", err
 		}
 		select {
 		case <-more:

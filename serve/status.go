@@ -30,17 +30,17 @@ type topicState struct {
 
 // statusCache reads a topic's state when a request needs it.
 type statusCache struct {
-	db         *notify.DB
-	topic, key string
-	patience   time.Duration // limits a get
-	permit     chan struct{} // one request at a time reads; the others wait for its result
+	db       *notify.DB
+	topic    string
+	patience time.Duration // limits a get
+	permit   chan struct{} // one request at a time reads; the others wait for its result
 
 	mu    sync.Mutex
 	state *topicState
 }
 
 func newStatusCache(db *notify.DB, topic string, options Options) *statusCache {
-	return &statusCache{db: db, topic: topic, key: options.Keys[topic], patience: options.asking, permit: make(chan struct{}, 1)}
+	return &statusCache{db: db, topic: topic, patience: options.asking, permit: make(chan struct{}, 1)}
 }
 
 func (c *statusCache) known() *topicState {
@@ -70,7 +70,7 @@ func (c *statusCache) get(ctx context.Context) (*topicState, error) {
 	if err != nil {
 		return nil, err
 	}
-	reader, err := consumer.New(c.db, c.topic, consumer.Options{Key: c.key})
+	reader, err := consumer.New(c.db, c.topic, consumer.Options{})
 	if err != nil {
 		return nil, err
 	}

@@ -254,7 +254,7 @@ func captureTable(states []capture.State) (string, error) {
 		if s.Snapshot != nil && !s.Snapshot.Done {
 			state += fmt.Sprintf("; snapshot unfinished, %d rows", s.Snapshot.Rows)
 		}
-		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\n", s.Table, s.Op, s.Topic, len(s.Columns), state)
+		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\n", harmless(s.Table), s.Op, harmless(s.Topic), len(s.Columns), harmless(state))
 	}
 	err := w.Flush()
 	return text.String(), err

@@ -28,7 +28,7 @@ type lines struct {
 // readLines reads until the input or ctx ends. A read from a terminal can't be interrupted, so the goroutine may block in its
 // last read until the input ends.
 func readLines(ctx context.Context, in io.Reader, ahead int) *lines {
-	l := &lines{ready: make(chan []byte, ahead), room: semaphore.NewWeighted(readAhead)}
+	l := &lines{ready: make(chan []byte, min(ahead, 1<<16)), room: semaphore.NewWeighted(readAhead)}
 	go func() {
 		defer close(l.ready)
 		l.err = l.read(ctx, bufio.NewReaderSize(in, 64<<10))

@@ -35,7 +35,7 @@ func TestProduceLines(t *testing.T) {
 		config, db := database(t, s, "orders")
 		long := strings.Repeat("0123456789", 1<<16)
 		lines := []string{"dos\r", "", " spaces ", "\x00\xff\xfe", `\'"`, long, "last"}
-		for _, batch := range []string{"1", "3", "1000"} {
+		for _, batch := range []string{"1", "3", "1000", "9000000000000000000"} {
 			mysqltest.Exec(t, db, "DELETE FROM orders")
 			r := mqnotify(t, config, strings.Join(lines, "\n"), "produce", "orders", "--batch", batch, "--print-ids")
 			require.Equal(t, exitDone, r.code, r.err)

@@ -140,7 +140,7 @@ func wakeTable(states []wake.State) (string, error) {
 		if s.Problem != "" {
 			state = "BROKEN: " + s.Problem
 		}
-		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", s.Table, s.Event, s.Definer, state)
+		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", harmless(s.Table), s.Event, harmless(s.Definer), harmless(state))
 	}
 	err := w.Flush()
 	return text.String(), err

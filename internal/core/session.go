@@ -203,7 +203,7 @@ func (s *Session) Within(ctx context.Context, limit time.Duration, f func(ctx co
 		defer cancel()
 		err := f(ctx)
 		if err != nil && ctx.Err() != nil {
-			return context.Cause(ctx)
+			return fmt.Errorf("%w: %w", context.Cause(ctx), err)
 		}
 		return err
 	}
@@ -222,7 +222,7 @@ func (s *Session) Within(ctx context.Context, limit time.Duration, f func(ctx co
 	case err == nil || s.Err() == nil:
 		return err
 	case ctx.Err() != nil:
-		return context.Cause(ctx)
+		return fmt.Errorf("%w: %w", context.Cause(ctx), err)
 	default:
 		return fmt.Errorf("%w: %w", s.Err(), err) // err shows whether anything was sent
 	}
@@ -236,7 +236,7 @@ func (s *Session) use(ctx context.Context, f func(conn *sqlx.Conn) error) error 
 	err := f(s.conn)
 	if err != nil && !s.sound() {
 		if ctx.Err() != nil {
-			err = context.Cause(ctx)
+			err = fmt.Errorf("%w: %w", context.Cause(ctx), err) // err shows whether a commit may have happened
 		}
 		s.fail(err)
 	}

@@ -29,7 +29,7 @@ func (p *poller) heads(ctx context.Context, topics []*topic) (news []*topic) {
 			p.fails(ctx, t, failed[t])
 			continue
 		}
-		delete(p.failing, t)
+		t.failing = false
 		t.noWait = false
 		if carrier := t.carrier(); carrier != nil && heads[i] != t.seen() {
 			carrier.Outdate() // before a listener can see the new head
@@ -56,7 +56,7 @@ func (p *poller) fails(ctx context.Context, t *topic, err error) {
 		p.setAside(ctx, t)
 		return
 	}
-	p.failing[t] = true
+	t.failing = true
 	t.set(Head{}, err)
 }
 
@@ -105,10 +105,10 @@ func ask(s *session, topics []*topic, heads []Head) error {
 // setAside reads the head of a topic whose table is locked over a connection of its own, until that succeeds, so that the topic does
 // not delay the others.
 func (p *poller) setAside(ctx context.Context, t *topic) {
-	if p.aside[t] {
+	if t.aside {
 		return
 	}
-	p.aside[t] = true
+	t.aside = true
 	back, process := p.back, p.process
 	p.asides.Go(func() {
 		for ctx.Err() == nil {

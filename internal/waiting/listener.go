@@ -131,8 +131,10 @@ type topic struct {
 	gate  *gate
 	users int // under poller.mu
 	// The poller owns these.
-	noWait bool // the last commit wait failed
-	above  bool // the last dirty read saw a row above the head
+	noWait  bool // the last commit wait failed
+	above   bool // the last dirty read saw a row above the head
+	aside   bool // it would delay the others; a goroutine of its own reads its head
+	failing bool // its last query failed; it is polled regularly
 
 	carries atomic.Pointer[Carrier]
 	state   atomic.Pointer[state] // the poller changes it

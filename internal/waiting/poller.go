@@ -42,9 +42,7 @@ type poller struct {
 	stale     bool              // the triggers must be read again
 	waits     *topic            // the topic for which a commit wait runs on the dirty session
 	committed chan commit
-	aside     map[*topic]bool // topics that would delay the others; a goroutine of each reads its head
-	failing   map[*topic]bool // topics whose last query failed; they are polled regularly
-	back      chan *topic     // topics that need no goroutine any more
+	back      chan *topic // topics that need no goroutine any more
 	asides    sync.WaitGroup
 }
 
@@ -131,8 +129,10 @@ func (p *poller) work(ctx context.Context) (err error) {
 	p.pinged = time.Now()
 	p.polls, p.triggers, p.readAt, p.stale = make(map[*topic]*poll), nil, time.Time{}, true
 	p.waits, p.committed = nil, make(chan commit, 1)
-	p.aside, p.back = make(map[*topic]bool), make(chan *topic, 1)
-	p.failing = make(map[*topic]bool)
+	p.back = make(chan *topic, 1)
+	for _, t := range p.all() {
+		t.aside, t.failing = false, false
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer p.asides.Wait()
 	defer cancel()
@@ -165,7 +165,7 @@ func (p *poller) work(ctx context.Context) (err error) {
 				return err
 			}
 		case t := <-p.back:
-			delete(p.aside, t)
+			t.aside = false
 			p.rounds[t.gate.number] = round{hot: true, fresh: true}
 		case <-timer.C:
 		case <-ctx.Done():

@@ -73,7 +73,7 @@ func (p *poller) regular(ctx context.Context, now time.Time) {
 	var topics []*topic
 	polls, isDue := make(map[*topic]*poll), false
 	for _, t := range p.all() {
-		if p.hinted(t) && t.gate.place.Load() != nil && !p.failing[t] || p.aside[t] {
+		if p.hinted(t) && t.gate.place.Load() != nil && !t.failing || t.aside {
 			continue
 		}
 		one := p.polls[t]

@@ -37,7 +37,7 @@ func (p *poller) round(ctx context.Context, due [allGates]bool) error {
 	var topics []*topic
 	var used [allGates]bool // gates with a topic and a place; without a place the topics are polled regularly
 	for _, t := range p.all() {
-		if due[t.gate.number] && !p.aside[t] && !p.failing[t] {
+		if due[t.gate.number] && !t.aside && !t.failing {
 			topics = append(topics, t)
 			used[t.gate.number] = t.gate.place.Load() != nil
 		}
@@ -101,7 +101,7 @@ func (p *poller) check(ctx context.Context, due [allGates]bool, topics []*topic)
 	for _, t := range moving {
 		can[t.gate.number] = false
 	}
-	quiet := slices.DeleteFunc(slices.Clone(topics), func(t *topic) bool { return !can[t.gate.number] })
+	quiet := slices.DeleteFunc(slices.Clone(topics), func(t *topic) bool { return !can[t.gate.number] || t.aside || t.failing })
 	if len(quiet) > 0 {
 		if heads, failed, err = p.ask(ctx, p.dirty, quiet); err != nil {
 			return can, err
@@ -146,7 +146,7 @@ func (p *poller) moving(ctx context.Context, topics []*topic, heads []Head, fail
 // waitsFor reports whether the poller can wait for the commit of a row that the last dirty read has seen. If the head
 // went back because rows were deleted, there is no such row.
 func (p *poller) waitsFor(t *topic) bool {
-	return t.above && t.commitWait() && !p.aside[t] && !p.failing[t]
+	return t.above && t.commitWait() && !t.aside && !t.failing
 }
 
 // locks returns queries that return 1 for the gates whose leader can be woken: the leader holds the wake lock, and, if the
