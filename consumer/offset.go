@@ -60,7 +60,7 @@ func stateError(verb string, err error) error {
 	case server.ReadOnly(err):
 		err = fmt.Errorf("%w: connect to its primary, or read without a group: %w", notify.ErrReadOnly, err)
 	case server.NoPrivilege(err):
-		err = fmt.Errorf("%w: `mqnotify grants --role consumer` shows what it needs: %w", notify.ErrDenied, err)
+		err = fmt.Errorf("%w: `mqnotify grants` shows what the account needs: %w", notify.ErrDenied, err)
 	}
 	return fmt.Errorf("consumer: %s: %w", verb, err)
 }

@@ -264,5 +264,22 @@ func TestTwoStep(t *testing.T) {
 		err := pay.Do(t.Context(), db, account(1))
 		require.ErrorIs(t, err, notify.ErrLockLost)
 		require.Equal(t, "new", mysqltest.Value[string](t, db.Pool(), "SELECT state FROM `acc``ounts` WHERE id = 1"))
+
+		// The lease was lost before the call: there was no call.
+		calls = 0
+		early := guard.TwoStep{
+			TTL: 2 * time.Second,
+			Begin: func(ctx context.Context, _ *sqlx.Tx) error {
+				mysqltest.Exec(t, db.Pool(), "UPDATE mqnotify_lease SET token = token + 1")
+				mysqltest.Await(t, ctx.Done(), "the loss")
+				return context.Cause(ctx)
+			},
+			Call:   func(context.Context) error { calls++; return nil },
+			Finish: func(context.Context, *sqlx.Tx) error { return nil },
+		}
+		err = early.Do(t.Context(), db, account(3))
+		require.ErrorIs(t, err, notify.ErrNotAcquired)
+		require.NotErrorIs(t, err, notify.ErrLockLost)
+		require.Zero(t, calls)
 	})
 }

@@ -149,7 +149,7 @@ func TestStatusDenied(t *testing.T) {
 		r := mqnotify(t, few, "", "status", "orders")
 		require.Equal(t, exitFailed, r.code)
 		require.Contains(t, r.out, "gate:       no session waits for the trigger\ngroups:     unknown\n")
-		require.Contains(t, r.err, "`mqnotify grants` names")
+		require.Contains(t, r.err, "`mqnotify grants` shows what the account needs")
 		r = mqnotify(t, few, "", "status", "orders", "--json")
 		require.Equal(t, exitFailed, r.code)
 		require.Contains(t, r.out, `"table":false`)

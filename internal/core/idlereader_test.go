@@ -3,6 +3,8 @@ package core_test
 import (
 	"context"
 	"database/sql"
+	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -42,6 +44,34 @@ func TestSessionEndsDuringDo(t *testing.T) {
 			})
 			require.Equal(t, asks, err != nil)
 			mysqltest.Await(t, session.Lost(), "the loss")
+		}
+	})
+}
+
+// The end of a context does not hide what a caller of Do said about its statements, such as that a commit may have happened.
+func TestErrorOutlivesTheContext(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openDB(t, s.Database(t))
+		said, cause := errors.New("said"), errors.New("cause")
+		for _, within := range []bool{false, true} {
+			session := openSession(t, db, never)
+			ctx, cancel := context.WithCancelCause(t.Context())
+			err := session.Do(ctx, func(conn *sqlx.Conn) error {
+				f := func(ctx context.Context) error {
+					kill(t, s.Admin(t), "CONNECTION", session.ID())
+					awaitGone(t, s.Admin(t), session.ID())
+					_, err := conn.ExecContext(ctx, "DO 1")
+					require.Error(t, err)
+					cancel(cause)
+					return fmt.Errorf("%w: %w", said, err)
+				}
+				if within {
+					return session.Within(ctx, time.Hour, f)
+				}
+				return f(t.Context())
+			})
+			require.ErrorIs(t, err, said)
+			require.ErrorIs(t, err, cause)
 		}
 	})
 }
