@@ -252,9 +252,7 @@ func (s *amqpSink) Send(ctx context.Context, messages []consumer.Message) (int, 
 		confirms = append(confirms, confirm)
 	}
 	confirmed, err := s.await(ctx, messages, confirms)
-	if refused := (*PoisonError)(nil); err == nil && errors.As(failed, &refused) {
-		err = failed
-	} else if err == nil && failed != nil {
+	if err == nil && failed != nil {
 		err = s.explain(messages[confirmed:], failed)
 	}
 	if i, r, back := s.firstReturned(messages[:confirmed]); back {
@@ -331,6 +329,9 @@ func (s *amqpSink) firstReturned(messages []consumer.Message) (int, amqp.Return,
 func (s *amqpSink) explain(messages []consumer.Message, err error) error {
 	if s.closed.Load() {
 		return notify.ErrClosed
+	}
+	if errors.As(err, new(*PoisonError)) { // it was not sent, so the channel stays open
+		return err
 	}
 	select {
 	case <-s.gone:

@@ -272,8 +272,9 @@ func (r *notificationReader) deliver(ctx context.Context, where string, args ...
 	return len(page), err
 }
 
-// prune deletes old notifications, but never the newest, whose absence would look like a TRUNCATE. If the account may not, another listening process does. It selects the ids first, without a
-// lock, because a DELETE of a range would wait for the transaction that holds the next row.
+// prune deletes old notifications, but never the newest, whose absence would look like a TRUNCATE. If the account may not, another
+// listening process does. prune selects the ids first, without a lock, because a DELETE of a range would wait for the transaction that
+// holds the next row.
 func (r *notificationReader) prune(ctx context.Context) {
 	for range 100 {
 		var ids []uint64

@@ -206,19 +206,26 @@ func TestHandshakeWithALateConsumer(t *testing.T) {
 	})
 }
 
+// consumersTurn returns both sides of a handshake over the table x after its first message, in the consumer's turn.
+func consumersTurn(ctx context.Context, t *testing.T, db *notify.DB) (*reader, *running) {
+	t.Helper()
+	r := newReader(t, db, "x")
+	r.begin(t)
+	h := run(t, db, "x", Options{})
+	queued(t, db)
+	first := publishing(ctx, h, payload(-1))
+	_, _, err := r.read(ctx, 1)
+	require.NoError(t, err)
+	require.NoError(t, <-first)
+	return r, h
+}
+
 // Messages that are published in the consumer's turn come together in the next one.
 func TestHandshakeBatches(t *testing.T) {
 	mysqltest.EachInTurn(t, func(t *testing.T, s *mysqltest.Server) {
 		db := topicOn(t, s, "x")
 		ctx := deadline(t)
-		r := newReader(t, db, "x")
-		r.begin(t)
-		h := run(t, db, "x", Options{})
-		queued(t, db)
-		first := publishing(ctx, h, payload(-1))
-		_, _, err := r.read(ctx, 1)
-		require.NoError(t, err)
-		require.NoError(t, <-first)
+		r, h := consumersTurn(ctx, t, db)
 
 		const publishers = 20
 		var wg sync.WaitGroup
@@ -249,14 +256,7 @@ func TestHandshakeOfARefusedRow(t *testing.T) {
 		db := topicOn(t, s, "x")
 		mysqltest.Exec(t, db.Pool(), "ALTER TABLE x ADD CONSTRAINT good CHECK (payload <> 'bad')")
 		ctx := deadline(t)
-		r := newReader(t, db, "x")
-		r.begin(t)
-		h := run(t, db, "x", Options{})
-		queued(t, db)
-		first := publishing(ctx, h, payload(-1))
-		_, _, err := r.read(ctx, 1)
-		require.NoError(t, err)
-		require.NoError(t, <-first)
+		r, h := consumersTurn(ctx, t, db)
 
 		const publishers = 5
 		var good []<-chan error
