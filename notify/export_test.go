@@ -8,5 +8,5 @@ const Unread = maxUnread
 // Prune deletes old notifications, as the reader does once a minute. There must be a receiver.
 func Prune(ctx context.Context, db *DB) { listening(db).reader.prune(ctx) }
 
-// MaxGaps is the maximum number of missing ids that a reader keeps.
+// MaxGaps is the maximum number of ranges of missing ids that a reader keeps.
 const MaxGaps = maxGaps

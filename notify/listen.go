@@ -30,8 +30,8 @@ const (
 	allocated = time.Minute
 	// triggerKnown is how long the answer whether the table has a wake trigger is cached.
 	triggerKnown = time.Minute
-	// maxGaps bounds the missing ids that the reader keeps. It gives up the smallest ones.
-	maxGaps = 10_000
+	// maxGaps bounds the ranges of missing ids that the reader keeps. It gives up the smallest ones.
+	maxGaps = 20_000
 )
 
 // Notification is a row of the table mqnotify_notification.

@@ -1,9 +1,11 @@
 package notify
 
 import (
+	"cmp"
+
 	"context"
 	"database/sql"
-	"maps"
+
 	"slices"
 	"strings"
 	"sync"
@@ -30,9 +32,15 @@ type notificationReader struct {
 	receivers map[string]map[*receiver]bool // by name
 	users     int
 
-	last uint64               // the largest id that was read
-	gaps map[uint64]time.Time // the missing ids below last, and when a poll last saw a row, or first saw none
-	read time.Time            // when the table was last read
+	last uint64    // the largest id that was read
+	gaps []gap     // the missing ids below last, in ascending order
+	read time.Time // when the table was last read
+}
+
+// gap is a range of missing ids.
+type gap struct {
+	first, last uint64
+	seen        time.Time // when a poll last saw rows with these ids, or first saw none
 }
 
 func newNotificationReader(db *DB) *notificationReader {
@@ -40,7 +48,7 @@ func newNotificationReader(db *DB) *notificationReader {
 	r := &notificationReader{
 		db: db, auto: core.NewAuto(db, core.LargestID(schema.NotificationTable, "id"), core.AutoOptions{}),
 		cancel: cancel, ended: make(chan struct{}), ready: make(chan struct{}),
-		receivers: make(map[string]map[*receiver]bool), gaps: make(map[uint64]time.Time),
+		receivers: make(map[string]map[*receiver]bool),
 	}
 	go func() {
 		defer close(r.ended)
@@ -142,7 +150,7 @@ func (r *notificationReader) run(ctx context.Context) {
 		largest, some := head.Value()
 		if some && largest < highest { // the ids began again, for example after a TRUNCATE
 			r.last, highest = 0, 0
-			clear(r.gaps)
+			r.gaps = nil
 			r.misses()
 		}
 		highest = max(highest, largest)
@@ -155,42 +163,73 @@ func (r *notificationReader) begin(ctx context.Context) error {
 		return err
 	}
 	r.read = time.Now()
-	_ = r.missing(0, r.last)
+	_ = r.missing(r.last-min(r.last, maxGaps), r.last)
 	ids, err := r.ids(ctx, sql.LevelReadCommitted)
-	for _, id := range ids {
-		delete(r.gaps, id)
-	}
+	r.take(ids)
 	return err
 }
 
 // missing records the ids from after+1 to before as missing. It reports false if maxGaps made it give up some.
 func (r *notificationReader) missing(after, before uint64) (all bool) {
-	now, all := time.Now(), true
-	if before-after > maxGaps {
-		after, all = before-maxGaps, false
+	if after < before {
+		r.gaps = append(r.gaps, gap{after + 1, before, time.Now()})
 	}
-	for id := after + 1; id <= before; id++ {
-		r.gaps[id] = now
+	if len(r.gaps) > maxGaps {
+		r.gaps = slices.Delete(r.gaps, 0, len(r.gaps)-maxGaps)
+		return false
 	}
-	if len(r.gaps) > 2*maxGaps {
-		maps.DeleteFunc(r.gaps, func(id uint64, _ time.Time) bool { return id+maxGaps <= before })
-		all = false
+	return true
+}
+
+// take removes the ids, in ascending order, from the gaps, and returns those that were in one.
+func (r *notificationReader) take(ids []uint64) (taken []uint64) {
+	var left []gap
+	for _, g := range r.gaps {
+		for ; len(ids) > 0 && ids[0] <= g.last; ids = ids[1:] {
+			id := ids[0]
+			if id < g.first {
+				continue
+			}
+			if g.first < id {
+				left = append(left, gap{g.first, id - 1, g.seen})
+			}
+			g.first = id + 1
+			taken = append(taken, id)
+		}
+		if g.first <= g.last {
+			left = append(left, g)
+		}
 	}
-	return all
+	r.gaps = left
+	return taken
+}
+
+// putBack adds the ids, in ascending order, to the gaps again, because a poll has just seen their rows.
+func (r *notificationReader) putBack(ids []uint64) {
+	now := time.Now()
+	for i, id := range ids {
+		if i > 0 && ids[i-1]+1 == id {
+			r.gaps[len(r.gaps)-1].last = id
+			continue
+		}
+		r.gaps = append(r.gaps, gap{id, id, now})
+	}
+	slices.SortFunc(r.gaps, func(a, b gap) int { return cmp.Compare(a.first, b.first) })
 }
 
 // ids reads which ids from the smallest missing one up to the last have a row.
 func (r *notificationReader) ids(ctx context.Context, level sql.IsolationLevel) (ids []uint64, err error) {
 	first := r.last
-	for id := range r.gaps {
-		first = min(first, id)
+	if len(r.gaps) > 0 {
+		first = r.gaps[0].first
 	}
+
 	tx, err := r.db.Pool().BeginTxx(ctx, &sql.TxOptions{Isolation: level, ReadOnly: true})
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = tx.Rollback() }()
-	err = tx.SelectContext(ctx, &ids, "SELECT id FROM "+schema.NotificationTable+" WHERE id BETWEEN ? AND ?", first, r.last)
+	err = tx.SelectContext(ctx, &ids, "SELECT id FROM "+schema.NotificationTable+" WHERE id BETWEEN ? AND ? ORDER BY id", first, r.last)
 	return ids, err
 }
 
@@ -223,25 +262,15 @@ func (r *notificationReader) late(ctx context.Context) (found bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	var open []any
-	there := make(map[uint64]bool)
-	for _, id := range ids {
-		if _, missing := r.gaps[id]; missing {
-			there[id] = true
-			open = append(open, id)
+	there := r.take(ids)
+	r.gaps = slices.DeleteFunc(r.gaps, func(g gap) bool { return time.Since(g.seen) > allocated })
+	r.putBack(there)
+	for some := range slices.Chunk(there, notificationPage/2) {
+		args := make([]any, len(some))
+		for i, id := range some {
+			args[i] = id
 		}
-	}
-	now := time.Now()
-	for id, since := range r.gaps {
-		switch {
-		case there[id]:
-			r.gaps[id] = now
-		case now.Sub(since) > allocated:
-			delete(r.gaps, id)
-		}
-	}
-	for some := range slices.Chunk(open, notificationPage/2) {
-		n, err := r.deliver(ctx, "id IN (?"+strings.Repeat(", ?", len(some)-1)+")", some...)
+		n, err := r.deliver(ctx, "id IN (?"+strings.Repeat(", ?", len(some)-1)+")", args...)
 		if found = found || n > 0; err != nil {
 			return found, err
 		}
@@ -259,16 +288,18 @@ func (r *notificationReader) deliver(ctx context.Context, where string, args ...
 	}
 	err = r.db.Pool().SelectContext(ctx, &page, "SELECT id, name, payload, CAST(UNIX_TIMESTAMP(created_at) * 1000000 AS SIGNED) AS micros FROM "+
 		schema.NotificationTable+" WHERE "+where+" ORDER BY id LIMIT ?", append(args, notificationPage)...)
+	var ids []uint64
 	for _, row := range page {
+		ids = append(ids, row.ID)
 		if row.ID > r.last {
 			if !r.missing(r.last, row.ID-1) && r.last > 0 {
 				r.misses()
 			}
 			r.last = row.ID
 		}
-		delete(r.gaps, row.ID)
 		r.give(Notification{ID: row.ID, Name: row.Name, Payload: row.Payload, Time: time.UnixMicro(row.Micros).UTC()})
 	}
+	r.take(ids)
 	return len(page), err
 }
 

@@ -203,6 +203,9 @@ func (d *dispatcher) round(ctx context.Context, stopping bool) (worked bool, err
 	if d.store.ordered {
 		want = min(want, 1)
 	}
+	if d.atOnce > 0 {
+		want = min(want, d.atOnce)
+	}
 	d.store.busy, d.store.surplus = now.claims > 0 && !d.store.ordered, max(0, want-now.idle)
 	outcomes := d.pool.pending()
 	var claimed []Task
@@ -216,6 +219,7 @@ func (d *dispatcher) round(ctx context.Context, stopping bool) (worked bool, err
 		d.again = time.Now().Add(keyAgain)
 		return true, nil
 	}
+	d.claimsFewer(want, err)
 	if err != nil {
 		return false, err
 	}
@@ -264,6 +268,20 @@ func (d *dispatcher) round(ctx context.Context, stopping bool) (worked bool, err
 		d.contended.Reset()
 	}
 	return true, err
+}
+
+// claimsFewer decides how many tasks the next claim may ask for. The payloads of many tasks may take longer than a session waits
+// for an answer: after a session that was lost during a claim the worker claims one task, and twice as many after every
+// claim that succeeds.
+func (d *dispatcher) claimsFewer(want int, err error) {
+	switch {
+	case err != nil && server.Number(err) == 0 && want > 1:
+		d.atOnce = 1
+	case err == nil && want > 0:
+		if d.atOnce *= 2; d.atOnce > d.options.Batch {
+			d.atOnce = 0
+		}
+	}
 }
 
 // postpone leaves a task until the worker has no other. The worker claims no task until then, but only until its patience

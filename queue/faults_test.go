@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -158,6 +160,38 @@ func TestAnswerLost(t *testing.T) {
 		assert.Equal(t, "1:in progress 2:ready 3:in progress", mysqltest.Value[string](t, db.Pool(),
 			"SELECT GROUP_CONCAT(payload, ':', state ORDER BY id SEPARATOR ' ') FROM mqnotify_task"))
 		assert.Equal(t, 3*defaultRetries, mysqltest.Value[int](t, db.Pool(), "SELECT SUM(retries) FROM mqnotify_task"))
+	})
+}
+
+// slowConn receives 400 KB a second.
+type slowConn struct{ net.Conn }
+
+func (c slowConn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	<-time.After(time.Duration(n) * time.Second / 400_000)
+	return n, err
+}
+
+// A worker that can't read the tasks of a whole claim in time, here 2.5 s, claims fewer.
+func TestSmallerClaimAfterALoss(t *testing.T) {
+	eachMode(t, func(t *testing.T, s *mysqltest.Server, mode string) {
+		db, config := database(t, s)
+		enqueue(t, newQueue(t, db, Options{}), slices.Repeat([]string{strings.Repeat("x", 50_000)}, 20)...)
+		config.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			conn, err := new(net.Dialer).DialContext(ctx, network, addr)
+			return slowConn{conn}, err
+		}
+		q := newQueue(t, openConfig(t, config), Options{})
+		w, err := newWorker(q, WorkerOptions{Claim: mode, Batch: 20})
+		require.NoError(t, err)
+		w.answer = time.Second
+
+		ctx, stop := context.WithCancel(t.Context())
+		result := make(chan error, 1)
+		go func() { result <- w.run(ctx, func(context.Context, Task) error { return nil }) }()
+		eventually(t, func() bool { return inState(t, db, stateDone) == 20 }, "not all tasks are done")
+		stop()
+		assert.NoError(t, mysqltest.Receive(t, result))
 	})
 }
 

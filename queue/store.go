@@ -17,9 +17,9 @@ import (
 	"github.com/mqnotify/mqnotify/internal/server"
 )
 
-// answer is how long the statements of a packet may take before their session counts
+// defaultAnswer is how long the statements of a packet may take before their session counts
 // as lost. Lock waits of the session take at most 2 s.
-const answer = 10 * time.Second
+const defaultAnswer = 10 * time.Second
 
 // store sends a worker's statements, over a session of its own. One goroutine uses it.
 type store struct {
@@ -28,7 +28,8 @@ type store struct {
 	ordered    bool
 	owner      string
 	visibility time.Duration
-	skip       bool // use SKIP LOCKED
+	answer     time.Duration // how long a packet may take
+	skip       bool          // use SKIP LOCKED
 	discard    bool
 	lapses     int    // how often a task comes back after its claim has lapsed
 	retried    func() // called for every transaction that is repeated
@@ -86,7 +87,7 @@ func (l *store) skipLocked(ctx context.Context) (bool, error) {
 func (l *store) do(ctx context.Context, f func(ctx context.Context, conn *sqlx.Conn) error) error {
 	ctx = context.WithoutCancel(ctx)
 	run := func(conn *sqlx.Conn) error {
-		return l.session.Within(ctx, answer, func(ctx context.Context) error { return f(ctx, conn) })
+		return l.session.Within(ctx, l.answer, func(ctx context.Context) error { return f(ctx, conn) })
 	}
 	if l.conn != nil {
 		return run(l.conn)

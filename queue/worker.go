@@ -27,6 +27,8 @@ type worker struct {
 	options WorkerOptions
 	log     *slog.Logger
 	idle    time.Duration // its session's IdleTimeout
+	answer  time.Duration // how long a packet of statements may take
+	atOnce  int           // the most tasks that the next claim asks for; 0 means no limit
 }
 
 // Work claims tasks and handles them until ctx ends. If the handler returns nil, the task is done. After an error, or a
@@ -60,7 +62,7 @@ func newWorker(queue *Queue, options WorkerOptions) (*worker, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &worker{queue: queue, options: options, log: queue.log, idle: idleTimeout(options.Visibility)}, nil
+	return &worker{queue: queue, options: options, log: queue.log, idle: idleTimeout(options.Visibility), answer: defaultAnswer}, nil
 }
 
 // note calls WorkerOptions.Count.
@@ -179,7 +181,7 @@ func (w *worker) connect(ctx context.Context, pool *pool) (worked bool, err erro
 	connecting := ctx
 	if ctx.Err() != nil { // there are outcomes to store
 		var cancel context.CancelFunc
-		connecting, cancel = context.WithTimeoutCause(context.WithoutCancel(ctx), answer, errNoAnswer)
+		connecting, cancel = context.WithTimeoutCause(context.WithoutCancel(ctx), w.answer, errNoAnswer)
 		defer cancel()
 	}
 	session, err := core.NewSession(connecting, w.queue.db, core.SessionOptions{IdleTimeout: w.idle})
@@ -197,7 +199,7 @@ func (w *worker) connect(ctx context.Context, pool *pool) (worked bool, err erro
 	}
 	store := &store{
 		session: session, queue: w.queue.name, ordered: ordered, owner: w.options.Owner,
-		visibility: w.options.Visibility, lapses: w.options.Lapses, discard: w.options.Discard, retried: func() { w.note("retried") }, log: w.log,
+		visibility: w.options.Visibility, answer: w.answer, lapses: w.options.Lapses, discard: w.options.Discard, retried: func() { w.note("retried") }, log: w.log,
 	}
 	defer func() { _ = store.session.Close() }() // not the session above if the worker has rested
 	if store.skip, err = store.skipLocked(ctx); err != nil {
