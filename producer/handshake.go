@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -172,7 +173,11 @@ func (h *handshake) serve(ctx context.Context, session *core.Session, begun func
 
 // acquire waits for the lock without a bound, because a consumer may take long.
 func (h *handshake) acquire(ctx context.Context, session *core.Session) (*core.Lock, error) {
-	name := core.HandshakeName(h.producer.db.Name(), h.producer.topic)
+	topic := h.producer.topic
+	if session.Capabilities().LowerCaseTableNames == 1 { // the consumer uses the table's name as the server stores it
+		topic = strings.ToLower(topic)
+	}
+	name := core.HandshakeName(h.producer.db.Name(), topic)
 	for {
 		lock, err := session.Lock(ctx, name, turnPatience)
 		if !errors.Is(err, notify.ErrNotAcquired) {
