@@ -93,9 +93,7 @@ func (c *Consumer) Run(ctx context.Context, handler Handler) error {
 			return err
 		}
 		c.log.WarnContext(ctx, "the consumer lost its connection or its group; it continues by itself", "error", err, "wait", wait)
-		select {
-		case <-time.After(wait):
-		case <-ctx.Done():
+		if server.Pause(ctx, wait) != nil {
 			return nil
 		}
 	}

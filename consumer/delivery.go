@@ -13,6 +13,7 @@ import (
 
 	"github.com/mqnotify/mqnotify/internal/deadletter"
 	"github.com/mqnotify/mqnotify/internal/position"
+	"github.com/mqnotify/mqnotify/internal/server"
 	"github.com/mqnotify/mqnotify/notify"
 )
 
@@ -197,14 +198,10 @@ func (d *delivery) pause(ctx context.Context) error {
 		wait = time.Second
 	}
 	d.options.Logger.WarnContext(ctx, "several messages in a row became dead letters: waiting before the next one", "messages", d.dead, "wait", wait)
-	timer := time.NewTimer(wait)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ownError{context.Cause(ctx)}
+	if err := server.Pause(ctx, wait); err != nil {
+		return ownError{err}
 	}
+	return nil
 }
 
 // try calls the handler up to MaxAttempts times, with waits in between. An error that is not an ownError is the handler's last. rest
@@ -240,13 +237,10 @@ func (d *delivery) try(ctx, handling context.Context, messages []Message, inOrde
 			return messages, attempts, err
 		}
 		d.options.Logger.WarnContext(ctx, "handler failed", "id", messages[0].ID, "messages", len(messages), "attempt", attempts, "error", err)
-		wait := time.NewTimer(pause)
-		select {
-		case <-wait.C:
-		case <-ctx.Done():
-			wait.Stop()
-			return messages, attempts, ownError{context.Cause(ctx)}
+		if err := server.Pause(ctx, pause); err != nil {
+			return messages, attempts, ownError{err}
 		}
+
 	}
 }
 

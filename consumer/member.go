@@ -15,6 +15,7 @@ import (
 
 	"github.com/mqnotify/mqnotify/internal/core"
 	"github.com/mqnotify/mqnotify/internal/schema"
+	"github.com/mqnotify/mqnotify/internal/server"
 	"github.com/mqnotify/mqnotify/notify"
 )
 
@@ -262,14 +263,8 @@ func (m *member) coordinate(ctx context.Context, db *notify.DB, s snapshot) erro
 // wait returns when the next snapshot is due: for the coordinator soon, for other members when it wakes them or is gone.
 func (m *member) wait(ctx context.Context) error {
 	if m.coordinator != nil {
-		timer := time.NewTimer(m.polls.NextBackOff())
-		defer timer.Stop()
-		select {
-		case <-timer.C:
-			return nil
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
+		return server.Pause(ctx, m.polls.NextBackOff())
+
 	}
 	lock, err := m.session.Lock(ctx, m.prefix+coordinatorLock, standby)
 	if errors.Is(err, notify.ErrNotAcquired) {

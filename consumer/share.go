@@ -8,6 +8,7 @@ import (
 
 	"github.com/mqnotify/mqnotify/internal/core"
 	"github.com/mqnotify/mqnotify/internal/position"
+	"github.com/mqnotify/mqnotify/internal/server"
 	"github.com/mqnotify/mqnotify/internal/table"
 	"github.com/mqnotify/mqnotify/notify"
 )
@@ -157,11 +158,10 @@ func (l *connection) deserted(ctx context.Context, s sharing, prefix string) err
 		if time.Now().After(until) {
 			return fmt.Errorf("consumer: group %q has active members: stop them before Reset (--reset): %w", s.group, notify.ErrOptions)
 		}
-		select {
-		case <-time.After(waits.NextBackOff()):
-		case <-ctx.Done():
-			return context.Cause(ctx)
+		if err := server.Pause(ctx, waits.NextBackOff()); err != nil {
+			return err
 		}
+
 	}
 }
 

@@ -43,7 +43,7 @@ func Await[T any](ctx context.Context, db *DB, topic, query string, args ...any)
 		}
 		// EXISTS found rows that the query did not return: others may come before the next hint.
 		if exists, _ := head.Value(); failed != nil || exists > 0 {
-			core.Pause(ctx, polls.NextBackOff())
+			_ = server.Pause(ctx, polls.NextBackOff())
 			continue
 		}
 		polls.Reset()

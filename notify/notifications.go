@@ -13,6 +13,7 @@ import (
 
 	"github.com/mqnotify/mqnotify/internal/core"
 	"github.com/mqnotify/mqnotify/internal/schema"
+	"github.com/mqnotify/mqnotify/internal/server"
 )
 
 // notificationReader reads every notification once.
@@ -145,7 +146,7 @@ func (r *notificationReader) run(ctx context.Context) {
 		}
 		now, failed := r.auto.Wait(ctx, head, bound)
 		if head = now; failed != nil {
-			core.Pause(ctx, waits.NextBackOff())
+			_ = server.Pause(ctx, waits.NextBackOff())
 		}
 		largest, some := head.Value()
 		if some && largest < highest { // the ids began again, for example after a TRUNCATE

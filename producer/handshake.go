@@ -116,13 +116,10 @@ func (h *handshake) run(ctx context.Context) error {
 		}
 		wait := waits.NextBackOff()
 		h.producer.log.WarnContext(ctx, "the handshake lost its session and reconnects", "in", wait, "error", err)
-		timer := time.NewTimer(wait)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
-			return context.Cause(ctx)
+		if ended := server.Pause(ctx, wait); ended != nil {
+			return ended
 		}
+
 		session, err = core.NewSession(ctx, h.producer.db, core.SessionOptions{})
 	}
 }

@@ -275,11 +275,10 @@ func (q *Queue) Prune(ctx context.Context, olderThan time.Duration, states ...st
 			if len(ids) < rowsAtOnce {
 				break
 			}
-			select {
-			case <-time.After(prunePause):
-			case <-ctx.Done():
-				return deleted, q.error("prune", context.Cause(ctx))
+			if err := server.Pause(ctx, prunePause); err != nil {
+				return deleted, q.error("prune", err)
 			}
+
 		}
 	}
 	return deleted, q.error("prune", q.pruneKeys(ctx))

@@ -121,12 +121,8 @@ func (w *worker) run(ctx context.Context, handler handler) error {
 		}
 		wait := waits.NextBackOff()
 		w.log.WarnContext(ctx, "the worker lost its session and reconnects", "error", err, "wait", wait)
-		timer := time.NewTimer(wait)
-		select {
-		case <-timer.C:
-		case <-working.Done():
-			timer.Stop()
-		}
+		_ = server.Pause(working, wait)
+
 	}
 }
 

@@ -251,7 +251,7 @@ func (b *Buffer) Read(ctx context.Context, after uint64, limit int) ([]Entry, er
 			return entries, err
 		}
 		if hole {
-			if core.Pause(ctx, poll.NextBackOff()); ctx.Err() != nil {
+			if server.Pause(ctx, poll.NextBackOff()) != nil {
 				return nil, context.Cause(ctx)
 			}
 			continue
@@ -269,7 +269,7 @@ func (b *Buffer) Read(ctx context.Context, after uint64, limit int) ([]Entry, er
 		if _, err := b.waiter(); err != nil { // closed
 			return nil, err
 		}
-		if core.Pause(ctx, poll.NextBackOff()); ctx.Err() != nil {
+		if server.Pause(ctx, poll.NextBackOff()) != nil {
 			return nil, context.Cause(ctx)
 		}
 	}

@@ -132,16 +132,6 @@ func (s Source) changed(head, seen Head) bool {
 	return head != seen
 }
 
-// Pause waits for d or until ctx ends.
-func Pause(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
-	}
-}
-
 // sleep waits as long as the policy says, but at most for most. It ends early when ctx ends, the session is lost, or the waiter is
 // closed. When a policy returns backoff.Stop, sleep waits for most and resets it, so that a waiter neither spins nor stops.
 func sleep(ctx context.Context, session *Session, closed <-chan struct{}, waits backoff.BackOff, most time.Duration) error {

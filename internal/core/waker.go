@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/mqnotify/mqnotify/internal/server"
 	"github.com/mqnotify/mqnotify/internal/waiting"
 )
 
@@ -94,7 +95,7 @@ func (w *Waker) run() {
 			said = time.Now()
 			w.log.Warn("the listeners were not woken: they find the rows by polling", "error", err)
 		}
-		Pause(context.Background(), wakeRest-time.Since(begun)) // not long: Close waits for it
+		_ = server.Pause(context.Background(), wakeRest-time.Since(begun)) // not long: Close waits for it
 	}
 }
 

@@ -27,12 +27,20 @@ func Again(ctx context.Context, mends func(error) bool, f func() error) error {
 		if err == nil || attempt == Attempts || !mends(err) {
 			return err
 		}
-		timer := time.NewTimer(waits.NextBackOff())
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
-			return fmt.Errorf("%w, after: %w", context.Cause(ctx), err)
+		if ended := Pause(ctx, waits.NextBackOff()); ended != nil {
+			return fmt.Errorf("%w, after: %w", ended, err)
 		}
+	}
+}
+
+// Pause waits for d. If ctx ends before, it returns the cause.
+func Pause(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
 	}
 }

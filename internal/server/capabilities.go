@@ -109,12 +109,10 @@ func (c *Capabilities) AppliesWithin(ctx context.Context, q Queryer, wait time.D
 	if !c.MayBeReplica {
 		return c.Replica, nil
 	}
-	select {
-	case <-time.After(wait):
-		return c.Growth().Grows(ctx, q)
-	case <-ctx.Done():
-		return false, ctx.Err()
+	if err := Pause(ctx, wait); err != nil {
+		return false, err
 	}
+	return c.Growth().Grows(ctx, q)
 }
 
 // Growth detects that a server applies the transactions of another one, by its GTIDs, which every account may

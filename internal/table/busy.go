@@ -31,10 +31,8 @@ func Patiently(ctx context.Context, log *slog.Logger, table string, patience, pa
 				ErrBusy, ident.Quote(table), patience, err)
 		}
 		log.WarnContext(ctx, "transactions use the table: trying again", "table", table)
-		select {
-		case <-time.After(pause):
-		case <-ctx.Done():
-		}
+		_ = server.Pause(ctx, pause)
+
 	}
 	return context.Cause(ctx)
 }

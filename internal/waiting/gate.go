@@ -10,6 +10,8 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
+
+	"github.com/mqnotify/mqnotify/internal/server"
 )
 
 const (
@@ -127,7 +129,7 @@ func (g *gate) join(ctx context.Context) error {
 				g.why.Store(&alone)
 				g.hint()
 			}
-			pause(ctx, min(time.Duration(tries)*5*time.Millisecond, time.Second))
+			_ = server.Pause(ctx, min(time.Duration(tries)*5*time.Millisecond, time.Second))
 		}
 	}
 	return context.Cause(ctx)
@@ -237,7 +239,7 @@ func (g *gate) lead(ctx context.Context, s *session) error {
 			}
 		}
 		// The leader rests here and not in the statement, so that the poller's statements do not compete with it.
-		pause(ctx, rest)
+		_ = server.Pause(ctx, rest)
 		g.delay()
 		sent := time.Now()
 		if err := g.wait(s, phase); err != nil {

@@ -68,7 +68,7 @@ func (p *process) followCommits(ctx context.Context) error {
 			for gate := range p.hints {
 				p.hint(gate)
 			}
-			pause(ctx, rest)
+			_ = server.Pause(ctx, rest)
 		}
 		wait := gtidTrial
 		if next.sure {

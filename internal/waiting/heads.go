@@ -122,7 +122,7 @@ func (p *poller) setAside(ctx context.Context, t *topic) {
 			if err == nil || !server.Retryable(err) && !server.ConnectionLost(err) {
 				break
 			}
-			pause(ctx, mostPoll)
+			_ = server.Pause(ctx, mostPoll)
 		}
 		select {
 		case back <- t:

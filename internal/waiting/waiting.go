@@ -15,6 +15,8 @@ import (
 
 	"github.com/cenkalti/backoff/v4"
 	"github.com/go-sql-driver/mysql"
+
+	"github.com/mqnotify/mqnotify/internal/server"
 )
 
 // ErrNoTrigger means that the table lacks a wake trigger for some change that moves the head.
@@ -204,8 +206,8 @@ func (p *process) endWith(ctx context.Context, s *session, each time.Duration) (
 		cut := time.AfterFunc(parting, s.cut)
 		defer cut.Stop()
 		for !s.over.Load() && !s.isCut.Load() {
-			pause(context.WithoutCancel(ctx), each)          // most sessions end by themselves
-			_ = p.helper.kill(context.WithoutCancel(ctx), s) // repeated, because a KILL may arrive before the statement
+			_ = server.Pause(context.WithoutCancel(ctx), each) // most sessions end by themselves
+			_ = p.helper.kill(context.WithoutCancel(ctx), s)   // repeated, because a KILL may arrive before the statement
 		}
 	})
 	return func() {
@@ -213,16 +215,6 @@ func (p *process) endWith(ctx context.Context, s *session, each time.Duration) (
 		if !cancel() {
 			<-ended
 		}
-	}
-}
-
-// pause waits for d or until ctx ends.
-func pause(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
 	}
 }
 
