@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/mqnotify/mqnotify/internal/core"
 	"github.com/mqnotify/mqnotify/internal/server"
 	"github.com/mqnotify/mqnotify/notify"
 )
@@ -51,14 +52,8 @@ func repeat(ctx context.Context, mends func(error) bool, f func() error) error {
 
 // pause waits for d. If ctx ends before, it returns the cause.
 func pause(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
+	core.Pause(ctx, d)
+	return context.Cause(ctx)
 }
 
 // newTaker returns the mark of one attempt to take something. After a lost connection the mark shows whether the attempt has
