@@ -51,14 +51,14 @@ type mqttConn struct {
 	closed chan struct{}
 }
 
-func parseMQTT(p *params) (*Destination, error) {
+func parseMQTT(p *params) *Destination {
 	d := newMQTT(p)
 	d.topic = p.text("topic", p.topic)
 	d.retain = p.flag("retain")
 	if !topicName(d.topic) {
 		p.note("topic=%q: a name without # and +", d.topic)
 	}
-	return &Destination{InFlight: 100, Open: d.open}, nil
+	return &Destination{InFlight: 100, Open: d.open}
 }
 
 // newMQTT reads the parameters of a connection: mqtt://user:password@host:1883.
