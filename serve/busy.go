@@ -22,8 +22,7 @@ func (s *Server) useDatabase(w http.ResponseWriter, r *http.Request) (leave func
 // busy answers 503 with Retry-After.
 func (s *Server) busy(w http.ResponseWriter, text string) {
 	s.metrics.busy.Inc()
-	w.Header().Set("Retry-After", "2")
-	fail(w, http.StatusServiceUnavailable, text)
+	failLater(w, text)
 }
 
 // usesDatabase wraps a handler that uses the database.
