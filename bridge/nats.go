@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -115,10 +116,8 @@ func (d *natsDestination) makeStream(ctx context.Context, js jetstream.JetStream
 		return nil, fmt.Errorf("make stream %q: %w", d.stream, err)
 	}
 	info := stream.CachedInfo()
-	for _, subject := range info.Config.Subjects {
-		if subjectMatches(subject, d.subject) {
-			return info, nil
-		}
+	if slices.ContainsFunc(info.Config.Subjects, func(pattern string) bool { return subjectMatches(pattern, d.subject) }) {
+		return info, nil
 	}
 	return nil, permanent(fmt.Errorf("the stream %q exists and does not have the subject %q, but %s: give another subject= or stream=",
 		d.stream, d.subject, strings.Join(info.Config.Subjects, ", ")))
