@@ -1,6 +1,7 @@
 package bridge
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -16,6 +17,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/mqnotify/mqnotify/consumer"
+	"github.com/mqnotify/mqnotify/internal/server"
 	"github.com/mqnotify/mqnotify/notify"
 )
 
@@ -44,7 +46,7 @@ type amqpSink struct {
 	returned map[string]amqp.Return // by message-id
 }
 
-func parseAMQP(p *params) (*Destination, error) {
+func parseAMQP(p *params) *Destination {
 	d := newAMQP(p)
 	d.exchange = p.text("exchange", "")
 	d.queue = p.text("queue", "")
@@ -61,7 +63,7 @@ func parseAMQP(p *params) (*Destination, error) {
 	if kind := p.text("type", ""); kind != "" {
 		d.arguments = amqp.Table{"x-queue-type": kind}
 	}
-	return &Destination{InFlight: 500, Open: d.open}, nil
+	return &Destination{InFlight: 500, Open: d.open}
 }
 
 // newAMQP reads the parameters of a connection: amqp://user:password@host:5672/vhost.
@@ -72,9 +74,7 @@ func newAMQP(p *params) *amqpDestination {
 		port = "5671"
 	}
 	u.Host = p.hostPort(port)
-	if u.Path == "" {
-		u.Path = "/"
-	}
+	u.Path = cmp.Or(u.Path, "/")
 	return &amqpDestination{uri: u.String(), tls: p.tls(u.Scheme == "amqps", "write amqps://")}
 }
 
@@ -181,12 +181,8 @@ func (s *amqpSink) findQueue(ctx context.Context) (err error) {
 	if err := s.declareQueue(); err != nil {
 		return err
 	}
-	select {
-	case <-time.After(amqpSettles):
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
+	return server.Pause(ctx, amqpSettles)
+
 }
 
 func (s *amqpSink) declareQueue() error {

@@ -1,6 +1,7 @@
 package bridge
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -57,32 +58,17 @@ func New(db *notify.DB, topic string, to *Destination, options Options) (*Bridge
 	if options.InFlight < 0 || options.MaxAttempts < 0 || options.SendTimeout < 0 {
 		return nil, fmt.Errorf("bridge: %w: InFlight, MaxAttempts or SendTimeout is negative", notify.ErrOptions)
 	}
-	if options.InFlight == 0 {
-		options.InFlight = max(1, to.InFlight)
-	}
-	if options.MaxAttempts == 0 {
-		options.MaxAttempts = 3
-	}
-	if options.SendTimeout == 0 {
-		options.SendTimeout = max(30*time.Second, to.Timeout+time.Second)
-	}
+	options.InFlight = cmp.Or(options.InFlight, max(1, to.InFlight))
+	options.MaxAttempts = cmp.Or(options.MaxAttempts, 3)
+	options.SendTimeout = cmp.Or(options.SendTimeout, max(30*time.Second, to.Timeout+time.Second))
 	if options.Retry == nil {
 		options.Retry = func() backoff.BackOff { return notify.Exponential(100*time.Millisecond, 10*time.Second) }
 	}
-	if options.Logger == nil {
-		options.Logger = slog.Default()
-	}
-	options.Logger = options.Logger.With("to", to.Name)
+	options.Logger = cmp.Or(options.Logger, slog.Default()).With("to", to.Name)
 	c := &options.Consumer
-	if c.Logger == nil {
-		c.Logger = options.Logger
-	}
-	if to.Strict {
-		c.Strict = true
-	}
-	if c.PageRows == 0 {
-		c.PageRows = pageRows
-	}
+	c.Logger = cmp.Or(c.Logger, options.Logger)
+	c.Strict = c.Strict || to.Strict
+	c.PageRows = cmp.Or(c.PageRows, pageRows)
 	c.MaxAttempts, c.HandlerTimeout, c.FlushInterval = -1, 0, -1
 	if _, err := consumer.New(db, topic, *c); err != nil {
 		return nil, err

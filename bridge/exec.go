@@ -2,6 +2,7 @@ package bridge
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -37,21 +38,17 @@ const execPatience = 5 * time.Second
 // answerLine limits the length of an answer, in bytes.
 const answerLine = 4096
 
-func parseExec(p *params) (*Destination, error) {
-	text := p.url.Opaque // exec:./load --table x
-	if text == "" {
-		text = p.url.Path
-	}
-	text, err := url.PathUnescape(text)
+func parseExec(p *params) *Destination {
+	text, err := url.PathUnescape(cmp.Or(p.url.Opaque, p.url.Path)) // Opaque: exec:./load --table x
 	args := strings.Fields(text)
 	if err != nil || len(args) == 0 {
-		return nil, p.wrongf("write exec:PROGRAM, with %%20 for a space between arguments")
+		p.note("write exec:PROGRAM, with %%20 for a space between arguments")
 	}
 	// A question mark in the command line must be escaped: the URL has no parameters.
 	if p.url.RawQuery != "" {
-		return nil, p.wrongf("write %%3F for a question mark")
+		p.note("write %%3F for a question mark")
 	}
-	return &Destination{InFlight: 100, Open: func(context.Context) (Sink, error) { return startExec(args) }}, nil
+	return &Destination{InFlight: 100, Open: func(context.Context) (Sink, error) { return startExec(args) }}
 }
 
 func startExec(args []string) (Sink, error) {

@@ -2,6 +2,7 @@ package bridge
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -37,11 +38,8 @@ type fileSink struct {
 	last   map[string]string // the creation times of the messages at the file's end, by MessageID
 }
 
-func parseFile(p *params) (*Destination, error) {
-	path := p.url.Path
-	if p.url.Opaque != "" { // file:orders.jsonl
-		path = p.url.Opaque
-	}
+func parseFile(p *params) *Destination {
+	path := cmp.Or(p.url.Opaque, p.url.Path) // Opaque: file:orders.jsonl
 	if p.url.Host != "" && p.url.Host != "localhost" {
 		p.note("write file:///path/to/file, or file:name")
 	}
@@ -69,7 +67,7 @@ func parseFile(p *params) (*Destination, error) {
 			return nil, fmt.Errorf("%w, or allow its permission, such as mode=640", err)
 		}
 		return &fileSink{path: path, mode: fs.FileMode(mode), rotate: rotate, keep: keep}, nil
-	}}, nil
+	}}
 }
 
 func (s *fileSink) Send(ctx context.Context, messages []consumer.Message) (int, error) {
@@ -254,15 +252,11 @@ func (s *fileSink) beginNext() error {
 	if err != nil {
 		return err
 	}
-	next := uint64(1)
+	last := uint64(0)
 	if len(rotated) > 0 {
-		last, err := strconv.ParseUint(rotated[len(rotated)-1], 10, 64)
-		if err != nil {
-			return err
-		}
-		next = last + 1
+		last, _ = strconv.ParseUint(rotated[len(rotated)-1], 10, 64) // rotated returns only numbers
 	}
-	name := fmt.Sprintf("%06d", next)
+	name := fmt.Sprintf("%06d", last+1)
 	err = moveFile(s.file, s.path+"."+name)
 	s.file = nil
 	if err != nil {
@@ -292,12 +286,7 @@ func (s *fileSink) rotated() ([]string, error) {
 			all = append(all, ending)
 		}
 	}
-	slices.SortFunc(all, func(a, b string) int {
-		if len(a) != len(b) {
-			return len(a) - len(b)
-		}
-		return strings.Compare(a, b)
-	})
+	slices.SortFunc(all, func(a, b string) int { return cmp.Or(cmp.Compare(len(a), len(b)), strings.Compare(a, b)) })
 	return all, nil
 }
 

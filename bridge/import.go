@@ -1,6 +1,7 @@
 package bridge
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -71,19 +72,12 @@ func newImport(db *notify.DB, from *origin, topic string, options ImportOptions)
 	if options.Batch < 0 {
 		return nil, fmt.Errorf("bridge: %w: Batch is negative", notify.ErrOptions)
 	}
-	if options.Batch == 0 {
-		options.Batch = 500
-	}
-	if options.Keep == 0 {
-		options.Keep = 7 * 24 * time.Hour
-	}
+	options.Batch = cmp.Or(options.Batch, 500)
+	options.Keep = cmp.Or(options.Keep, 7*24*time.Hour)
 	if options.Retry == nil {
 		options.Retry = func() backoff.BackOff { return notify.Exponential(100*time.Millisecond, 10*time.Second) }
 	}
-	if options.Logger == nil {
-		options.Logger = slog.Default()
-	}
-	options.Logger = options.Logger.With("from", from.Name)
+	options.Logger = cmp.Or(options.Logger, slog.Default()).With("from", from.Name)
 	p, err := producer.New(db, topic, producer.Options{Logger: options.Logger}) // the producer adds the topic to its log lines
 	if err != nil {
 		return nil, err
@@ -141,11 +135,7 @@ func (i *Import) Run(ctx context.Context) error {
 			return err
 		}
 		i.options.Logger.WarnContext(ctx, "import interrupted; trying again", "error", err, "wait", wait)
-		timer := time.NewTimer(wait)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
+		if server.Pause(ctx, wait) != nil {
 			return nil
 		}
 		err = nil
@@ -177,16 +167,9 @@ func (i *Import) open(ctx context.Context) (messageSource, error) {
 
 // unmendable reports whether no retry can succeed after err.
 func unmendable(err error) bool {
-	for _, known := range []error{
-		notify.ErrNoState, notify.ErrNoTable, notify.ErrNotTopic, notify.ErrDenied,
-	} {
-		if errors.Is(err, known) {
-			return true
-		}
-	}
-	var permanent *PermanentError
-	var large *notify.TooLargeError
-	return errors.As(err, &permanent) || errors.As(err, &large)
+	return errors.Is(err, notify.ErrNoState) || errors.Is(err, notify.ErrNoTable) ||
+		errors.Is(err, notify.ErrNotTopic) || errors.Is(err, notify.ErrDenied) ||
+		errors.As(err, new(*PermanentError)) || errors.As(err, new(*notify.TooLargeError))
 }
 
 // pass stores and acknowledges one batch. It stores received messages even if ctx ends meanwhile.

@@ -28,7 +28,7 @@ type amqpSource struct {
 // amqpAhead limits the messages that are read ahead. Further ones wait in the client.
 const amqpAhead = 1000
 
-func originAMQP(p *params) (*origin, error) {
+func originAMQP(p *params) *origin {
 	d := newAMQP(p)
 	queue, prefetch := p.text("queue", ""), int(p.number("prefetch", 1, 1000))
 	if queue == "" {
@@ -51,15 +51,14 @@ func originAMQP(p *params) (*origin, error) {
 		}
 		if err != nil {
 			_ = conn.Close()
-			var said *amqp.Error
-			if errors.As(err, &said) && said.Code == amqp.NotFound {
+			if notFound(err) {
 				return nil, permanent(fmt.Errorf("consume queue %q: %w", queue, err))
 			}
 			return nil, amqpError(fmt.Sprintf("consume queue %q", queue), err)
 		}
 		s.deliveries = s.ahead(deliveries, min(prefetch, amqpAhead))
 		return s, nil
-	}}, p.err
+	}}
 }
 
 // ahead reads up to room messages ahead, until the channel or the source is closed. The messages that arrive while one batch is stored

@@ -161,9 +161,7 @@ func TestImportNATSReturnsMessages(t *testing.T) {
 	open := func() messageSource {
 		p, err := newParams(from.url, "orders")
 		require.NoError(t, err)
-		d, err := newNATS(p)
-		require.NoError(t, err)
-		conn, err := d.connect(t.Context())
+		conn, err := newNATS(p).connect(t.Context())
 		require.NoError(t, err)
 		s, err := consumeNATS(t.Context(), conn, "in", jetstream.ConsumerConfig{
 			Durable: "c", AckPolicy: jetstream.AckExplicitPolicy, AckWait: time.Hour,

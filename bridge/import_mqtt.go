@@ -1,6 +1,7 @@
 package bridge
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -36,7 +37,7 @@ const (
 	mqttAhead = 1000
 )
 
-func originMQTT(p *params) (*origin, error) {
+func originMQTT(p *params) *origin {
 	d := newMQTT(p)
 	filter := p.text("topic", "")
 	if filter == "" {
@@ -46,7 +47,7 @@ func originMQTT(p *params) (*origin, error) {
 		sum := sha256.Sum256([]byte(filter))
 		d.clientID = "mqnotify-" + p.topic + "-" + hex.EncodeToString(sum[:4])
 	}
-	return &origin{Key: serverKey("mqtt", d.addr, "") + filter, Open: func(ctx context.Context) (messageSource, error) { return d.subscribe(ctx, filter) }}, p.err
+	return &origin{Key: serverKey("mqtt", d.addr, "") + filter, Open: func(ctx context.Context) (messageSource, error) { return d.subscribe(ctx, filter) }}
 }
 
 func (d *mqttDestination) subscribe(ctx context.Context, filter string) (messageSource, error) {
@@ -115,9 +116,7 @@ func mqttReceived(m *paho.Publish) received {
 	if m.Properties.ContentType != "" {
 		r.Headers["content-type"] = m.Properties.ContentType
 	}
-	if r.ID = r.Headers[fieldMessageID]; r.ID == "" {
-		r.ID = r.Headers["message-id"]
-	}
+	r.ID = cmp.Or(r.Headers[fieldMessageID], r.Headers["message-id"])
 	return r
 }
 

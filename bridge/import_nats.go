@@ -33,11 +33,8 @@ type natsSource struct {
 // longer, the import recognizes the redelivered message by its id.
 const natsAckWait = 5 * time.Second
 
-func originNATS(p *params) (*origin, error) {
-	d, err := newNATS(p)
-	if err != nil {
-		return nil, err
-	}
+func originNATS(p *params) *origin {
+	d := newNATS(p)
 	stream, subject := p.text("stream", ""), p.text("subject", "")
 	durable := p.text("consumer", "mqnotify-"+p.topic)
 	if stream == "" {
@@ -60,7 +57,7 @@ func originNATS(p *params) (*origin, error) {
 			return nil, err
 		}
 		return s, nil
-	}}, p.err
+	}}
 }
 
 func consumeNATS(ctx context.Context, c *natsConn, name string, config jetstream.ConsumerConfig) (*natsSource, error) {
@@ -150,15 +147,8 @@ func (s *natsSource) fetch(ctx context.Context, most int, wait bool) (got []jets
 	}
 	var batch jetstream.MessageBatch
 	if wait {
-		short, cancel := context.WithTimeout(ctx, 10*time.Second)
+		short, cancel := s.withTimeout(ctx, 10*time.Second)
 		defer cancel()
-		go func() { // the client does not end a wait when the connection is lost
-			select {
-			case <-s.gone:
-				cancel()
-			case <-short.Done():
-			}
-		}()
 		batch, err = s.consumer.Fetch(1, jetstream.FetchContext(short))
 	} else {
 		batch, err = s.consumer.FetchNoWait(most)

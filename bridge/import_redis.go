@@ -26,7 +26,7 @@ type redisSource struct {
 // redisMember is the name of the group's only consumer, so that each import gets the pending entries of the one before.
 const redisMember = "mqnotify"
 
-func originRedis(p *params) (*origin, error) {
+func originRedis(p *params) *origin {
 	options := newRedis(p)
 	stream, group := p.text("stream", ""), p.text("group", "mqnotify-"+p.topic)
 	if stream == "" || group == "" {
@@ -44,7 +44,7 @@ func originRedis(p *params) (*origin, error) {
 			return nil, err
 		}
 		return s, nil
-	}}, p.err
+	}}
 }
 
 // makeGroup makes the group and the stream if they do not exist.

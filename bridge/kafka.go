@@ -29,7 +29,7 @@ type kafkaSink struct {
 	closed chan struct{}
 }
 
-func parseKafka(p *params) (*Destination, error) {
+func parseKafka(p *params) *Destination {
 	p.noPath()
 	options := []kgo.Opt{
 		kgo.SeedBrokers(p.hostPort("9092")), kgo.ClientID("mqnotify"), kgo.RequiredAcks(kgo.AllISRAcks()),
@@ -68,7 +68,7 @@ func parseKafka(p *params) (*Destination, error) {
 			return nil, kafkaError("connect", err)
 		}
 		return &kafkaSink{client: client, topic: topic, key: key, closed: make(chan struct{})}, nil
-	}}, nil
+	}}
 }
 
 // kafkaError makes a PermanentError of a refusal that no retry can change.

@@ -51,14 +51,14 @@ type mqttConn struct {
 	closed chan struct{}
 }
 
-func parseMQTT(p *params) (*Destination, error) {
+func parseMQTT(p *params) *Destination {
 	d := newMQTT(p)
 	d.topic = p.text("topic", p.topic)
 	d.retain = p.flag("retain")
 	if !topicName(d.topic) {
 		p.note("topic=%q: a name without # and +", d.topic)
 	}
-	return &Destination{InFlight: 100, Open: d.open}, nil
+	return &Destination{InFlight: 100, Open: d.open}
 }
 
 // newMQTT reads the parameters of a connection: mqtt://user:password@host:1883.
@@ -83,15 +83,12 @@ var mqttRefused = map[byte]bool{0x84: true, 0x86: true, 0x87: true, 0x8a: true, 
 // connect opens a connection. hello's SessionExpiryInterval is how long the session outlives it, by default not at all.
 func (d *mqttDestination) connect(ctx context.Context, config paho.ClientConfig, hello *paho.Connect) (*mqttConn, *paho.Connack, error) {
 	c := &mqttConn{gone: make(chan struct{}), closed: make(chan struct{})}
-	var err error
+	dial := new(net.Dialer).DialContext
 	if d.tls != nil {
-		dialer := tls.Dialer{Config: d.tls}
-		c.conn, err = dialer.DialContext(ctx, "tcp", d.addr)
-	} else {
-		var dialer net.Dialer
-		c.conn, err = dialer.DialContext(ctx, "tcp", d.addr)
+		dial = (&tls.Dialer{Config: d.tls}).DialContext
 	}
-	if err != nil {
+	var err error
+	if c.conn, err = dial(ctx, "tcp", d.addr); err != nil {
 		return nil, nil, fmt.Errorf("connect: %w", err)
 	}
 	var ending sync.Once

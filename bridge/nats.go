@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -38,11 +39,8 @@ type natsSink struct {
 	closed    atomic.Bool
 }
 
-func parseNATS(p *params) (*Destination, error) {
-	d, err := newNATS(p)
-	if err != nil {
-		return nil, err
-	}
+func parseNATS(p *params) *Destination {
+	d := newNATS(p)
 	d.stream = p.text("stream", p.topic)
 	d.subject = p.text("subject", p.topic)
 	d.window = p.duration("duplicates", time.Hour)
@@ -53,11 +51,11 @@ func parseNATS(p *params) (*Destination, error) {
 	if d.subject == "" || strings.ContainsAny(d.subject, " *>\t\r\n") || strings.HasPrefix(d.subject, ".") || strings.HasSuffix(d.subject, ".") || strings.Contains(d.subject, "..") {
 		p.note("subject=%q: a name without spaces, * and >", d.subject)
 	}
-	return &Destination{InFlight: pageRows, Open: d.open}, nil
+	return &Destination{InFlight: pageRows, Open: d.open}
 }
 
 // newNATS reads the parameters of a connection: nats://user:password@host:4222, or nats://token@host.
-func newNATS(p *params) (*natsDestination, error) {
+func newNATS(p *params) *natsDestination {
 	p.noPath()
 	scheme := p.url.Scheme
 	d := &natsDestination{servers: scheme + "://" + p.hostPort("4222")}
@@ -78,7 +76,7 @@ func newNATS(p *params) (*natsDestination, error) {
 	if config := p.tls(scheme == "tls" || p.query.Has("ca"), ""); config != nil {
 		d.options = append(d.options, nats.Secure(config))
 	}
-	return d, p.err
+	return d
 }
 
 func (d *natsDestination) open(ctx context.Context) (Sink, error) {
@@ -118,10 +116,8 @@ func (d *natsDestination) makeStream(ctx context.Context, js jetstream.JetStream
 		return nil, fmt.Errorf("make stream %q: %w", d.stream, err)
 	}
 	info := stream.CachedInfo()
-	for _, subject := range info.Config.Subjects {
-		if subjectMatches(subject, d.subject) {
-			return info, nil
-		}
+	if slices.ContainsFunc(info.Config.Subjects, func(pattern string) bool { return subjectMatches(pattern, d.subject) }) {
+		return info, nil
 	}
 	return nil, permanent(fmt.Errorf("the stream %q exists and does not have the subject %q, but %s: give another subject= or stream=",
 		d.stream, d.subject, strings.Join(info.Config.Subjects, ", ")))
@@ -209,15 +205,8 @@ func (s *natsSink) beforeEnd(ctx context.Context, first, last uint64) (jetstream
 
 // fetch adds some of the reader's messages to s.last, and returns their number.
 func (s *natsSink) fetch(ctx context.Context, reader jetstream.Consumer, most int) (got int, err error) {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	ctx, cancel := s.withTimeout(ctx, 5*time.Second)
 	defer cancel()
-	go func() { // the client does not end a wait when the connection is lost
-		select {
-		case <-s.gone:
-			cancel()
-		case <-ctx.Done():
-		}
-	}()
 	batch, err := reader.Fetch(most, jetstream.FetchContext(ctx))
 	if err != nil {
 		return 0, err

@@ -20,6 +20,19 @@ type natsConn struct {
 	wire *wire
 }
 
+// withTimeout is context.WithTimeout. The context also ends when the connection is lost, because the client does not end a wait then.
+func (c *natsConn) withTimeout(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithTimeout(ctx, d)
+	go func() {
+		select {
+		case <-c.gone:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, cancel
+}
+
 // wire is a connection's socket. While the client writes to a server that does not read, it holds a lock for which its Close waits. Only
 // closing the socket ends this.
 type wire struct {

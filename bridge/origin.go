@@ -60,7 +60,7 @@ func serverKey(kind, addr, part string) string {
 }
 
 // origins are the parsers of origins by URL scheme.
-var origins = map[string]func(p *params) (*origin, error){
+var origins = map[string]func(p *params) *origin{
 	"nats":   originNATS,
 	"tls":    originNATS,
 	"redis":  originRedis,
@@ -82,10 +82,7 @@ func parseOrigin(text, topic string) (*origin, error) {
 	if !known {
 		return nil, p.wrongf("unknown scheme; write one of %s", strings.Join(names(origins), ", "))
 	}
-	o, err := parse(p)
-	if err != nil {
-		return nil, err
-	}
+	o := parse(p)
 	if err := p.done(); err != nil {
 		return nil, err
 	}

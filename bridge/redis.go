@@ -30,7 +30,7 @@ type redisSink struct {
 	closed atomic.Bool
 }
 
-func parseRedis(p *params) (*Destination, error) {
+func parseRedis(p *params) *Destination {
 	options := newRedis(p)
 	key := p.text("stream", p.topic)
 	maxLen := p.number("maxlen", 0, 0)
@@ -40,7 +40,7 @@ func parseRedis(p *params) (*Destination, error) {
 			return nil, err
 		}
 		return &redisSink{client: client, key: key, maxLen: maxLen, most: largestBulk(ctx, client)}, nil
-	}}, p.err
+	}}
 }
 
 // largestBulk returns the server's proto-max-bulk-len, or its default if the account may not read it.

@@ -10,7 +10,7 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-func parseStdout(*params) (*Destination, error) { return Writer(os.Stdout), nil }
+func parseStdout(*params) *Destination { return Writer(os.Stdout) }
 
 // Writer returns a destination that writes a line of JSON for each message, with one Write for each Send. A message is confirmed when it
 // was written. Close neither closes the writer nor ends a Write that hangs.

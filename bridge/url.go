@@ -1,8 +1,10 @@
 package bridge
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"net/url"
 	"slices"
 	"strconv"
@@ -13,8 +15,8 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// schemes are the parsers of destinations by URL scheme.
-var schemes = map[string]func(p *params) (*Destination, error){
+// schemes are the parsers of destinations by URL scheme. A parser notes what is wrong with the URL, and done returns it.
+var schemes = map[string]func(p *params) *Destination{
 	"stdout": parseStdout,
 	"file":   parseFile,
 	"exec":   parseExec,
@@ -43,16 +45,11 @@ func Parse(text, topic string) (*Destination, error) {
 	if !known {
 		return nil, p.wrongf("unknown scheme; write one of %s, such as file:///path", strings.Join(names(schemes), ", "))
 	}
-	d, err := parse(p)
-	if err != nil {
-		return nil, err
-	}
+	d := parse(p)
 	if err := p.done(); err != nil {
 		return nil, err
 	}
-	if d.Name == "" {
-		d.Name = p.shown
-	}
+	d.Name = cmp.Or(d.Name, p.shown)
 	open := d.Open
 	d.Open = func(ctx context.Context) (Sink, error) {
 		sink, err := open(ctx)
@@ -61,14 +58,7 @@ func Parse(text, topic string) (*Destination, error) {
 	return d, nil
 }
 
-func names[V any](m map[string]V) []string {
-	var all []string
-	for name := range m {
-		all = append(all, name)
-	}
-	slices.Sort(all)
-	return all
-}
+func names[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
 
 // params has the parts of a URL. Its methods record the first wrong value, which done returns.
 type params struct {

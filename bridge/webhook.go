@@ -16,7 +16,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	cehttp "github.com/cloudevents/sdk-go/v2/protocol/http"
@@ -41,9 +40,8 @@ type webhookSink struct {
 	*webhook
 	client *http.Client
 	// Close ends life, and with it a running request.
-	life   context.Context //nolint:containedctx // only Close ends it
-	end    context.CancelCauseFunc
-	closed atomic.Bool
+	life context.Context //nolint:containedctx // only Close ends it
+	end  context.CancelCauseFunc
 }
 
 // webhook is a destination.
@@ -58,7 +56,7 @@ type webhook struct {
 // answerBytes is how much of an answer is read. The beginning is for the error; the rest is read so that the connection can be reused.
 const answerBytes = 64 << 10
 
-func parseWebhook(p *params) (*Destination, error) {
+func parseWebhook(p *params) *Destination {
 	w := &webhook{name: p.shown, source: p.text("ce-source", "/mqnotify/"+url.PathEscape(p.topic)), kind: p.text("ce-type", "mqnotify.message")}
 	if _, err := url.Parse(w.source); err != nil || w.source == "" {
 		p.note("ce-source=: a URI reference, such as /shop/orders")
@@ -92,7 +90,7 @@ func parseWebhook(p *params) (*Destination, error) {
 	u.RawQuery, u.Fragment = query.Encode(), ""
 	w.url = u.String()
 	w.secrets = urlSecrets(&u, texts...)
-	return &Destination{InFlight: 1, Timeout: w.timeout, Open: w.open}, p.err
+	return &Destination{InFlight: 1, Timeout: w.timeout, Open: w.open}
 }
 
 // signingKey decodes a secret of Standard Webhooks: whsec_ and base64, standard or URL-safe, with or without padding. A space was a +
@@ -184,17 +182,17 @@ func (w *webhook) open(context.Context) (Sink, error) {
 
 func (s *webhookSink) Send(ctx context.Context, messages []consumer.Message) (int, error) {
 	for i, m := range messages {
-		if s.closed.Load() {
+		if s.life.Err() != nil {
 			return i, notify.ErrClosed
 		}
 		if err := s.post(ctx, m); err != nil {
-			if s.closed.Load() {
+			if s.life.Err() != nil {
 				err = notify.ErrClosed
 			}
 			return i, err
 		}
 	}
-	if s.closed.Load() && len(messages) == 0 {
+	if s.life.Err() != nil && len(messages) == 0 {
 		return 0, notify.ErrClosed
 	}
 	return len(messages), nil
@@ -382,7 +380,6 @@ func retryAfter(response *http.Response, now time.Time) time.Duration {
 }
 
 func (s *webhookSink) Close() error {
-	s.closed.Store(true)
 	s.end(notify.ErrClosed)
 	s.client.CloseIdleConnections()
 	return nil

@@ -53,7 +53,7 @@ func (a *advisory) lock(ctx context.Context, timeout time.Duration) (Held, error
 			return nil, a.explain(ctx, asked, err)
 		}
 		retried.Add(1)
-		if ended := pause(ctx, waits.NextBackOff()); ended != nil {
+		if ended := server.Pause(ctx, waits.NextBackOff()); ended != nil {
 			return nil, explain("lock", a.name, fmt.Errorf("%w: %w", ended, err))
 		}
 	}

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"sync/atomic"
-	"time"
 
 	"github.com/mqnotify/mqnotify/internal/server"
 	"github.com/mqnotify/mqnotify/notify"
@@ -47,18 +46,6 @@ func repeat(ctx context.Context, mends func(error) bool, f func() error) error {
 		return fmt.Errorf("%w, %w: %w", context.Cause(ctx), errAfter, last)
 	}
 	return context.Cause(ctx)
-}
-
-// pause waits for d. If ctx ends before, it returns the cause.
-func pause(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
 }
 
 // newTaker returns the mark of one attempt to take something. After a lost connection the mark shows whether the attempt has

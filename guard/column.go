@@ -12,22 +12,14 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// kind is the kind of values in a key column.
-type kind int
-
-const (
-	textual kind = iota // strings of characters or bytes, and types that are written as strings
-	integral
-)
-
 // innodb is the engine that has transactions and row locks.
 const innodb = "InnoDB"
 
 // column is a key column of a table of the user.
 type column struct {
-	kind   kind
-	table  string // as the server writes it, which may be in another case
-	engine string // of the table
+	integral bool   // otherwise its values are strings of characters or bytes, or are written as strings
+	table    string // as the server writes it, which may be in another case
+	engine   string // of the table
 }
 
 // transactional refuses a table without transactions. There, work of more than one
@@ -85,11 +77,10 @@ func describeKey(ctx context.Context, q notify.Tx, database, table, key string) 
 	}
 	switch typ {
 	case "tinyint", "smallint", "mediumint", "int", "bigint":
-		c.kind = integral
+		c.integral = true
 		return &c, nil
 	case "char", "varchar", "tinytext", "text", "mediumtext", "longtext", "enum",
 		"binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob", "uuid", "date", "datetime", "timestamp":
-		c.kind = textual
 		return &c, nil
 	}
 	return nil, wrongf("column %s of %s is of type %s: name an integer or a string as the key", ident.Quote(key), ident.Quote(table), typ)
@@ -114,7 +105,7 @@ func columnType(ctx context.Context, q notify.Tx, database, table, name string) 
 func (c *column) argument(key any) (any, error) {
 	switch k := key.(type) {
 	case string:
-		if c.kind == textual {
+		if !c.integral {
 			return k, nil
 		}
 		if n, err := strconv.ParseInt(k, 10, 64); err == nil {
@@ -125,12 +116,12 @@ func (c *column) argument(key any) (any, error) {
 		}
 		return nil, wrongf("key %s: the column holds integers", shown(k))
 	case []byte:
-		if c.kind == textual {
+		if !c.integral {
 			return k, nil
 		}
 		return nil, wrongf("a key of bytes: the column holds integers")
 	case int, int8, int16, int32, int64, uint, uint8, uint16, uint32, uint64:
-		if c.kind == integral {
+		if c.integral {
 			return k, nil
 		}
 		return nil, wrongf("key %d: the column holds strings, so give it as one", k)

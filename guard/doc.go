@@ -49,16 +49,6 @@
 // for work that must not continue before a person has looked. docs/guide/choosing.md compares all
 // of them in one table.
 //
-// # When to prefer which
-//
-// For a mutex take an advisory lock, which is the zero value of [MutexOptions]: it waits in the server, first come first served, needs no
-// table, and a crash frees it at once. Take a lease where there is no connection to
-// keep (a request that begins something and another that ends it), where a fencing
-// token is needed, behind a proxy that shares connections, and on Galera or a group with
-// several primaries, whose servers each have advisory locks of their own. One of kind row is
-// for work that must not go on before a human has looked. docs/guide/choosing.md compares all
-// of them in one table.
-//
 // # Time
 //
 // Every time that is stored or compared is the server's: UTC_TIMESTAMP in the

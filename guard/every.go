@@ -1,6 +1,7 @@
 package guard
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -142,9 +143,5 @@ func (e Every) duePeriod(ctx context.Context, db *notify.DB) (time.Duration, err
 }
 
 func (e Every) explain(err error) error {
-	time := e.Period
-	if time == "" {
-		time = e.Interval.String()
-	}
-	return explain("every "+time+", key", e.Key, err)
+	return explain("every "+cmp.Or(e.Period, e.Interval.String())+", key", e.Key, err)
 }

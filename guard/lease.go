@@ -1,6 +1,7 @@
 package guard
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -26,16 +27,11 @@ type lease struct {
 }
 
 func newLease(db *notify.DB, name string, options MutexOptions) (*lease, error) {
-	if options.TTL == 0 {
-		options.TTL = 30 * time.Second
-	}
+	options.TTL = cmp.Or(options.TTL, 30*time.Second)
 	if err := checkTime("a lease's TTL", options.TTL, 50*time.Millisecond); err != nil {
 		return nil, err
 	}
-	margin := options.Margin
-	if margin == 0 {
-		margin = options.TTL / 6
-	}
+	margin := cmp.Or(options.Margin, options.TTL/6)
 	if margin < 0 || margin > options.TTL/2 {
 		return nil, wrongf("a lease's Margin of %v, with a TTL of %v: give half of the TTL at most, or 0 for a sixth", margin, options.TTL)
 	}

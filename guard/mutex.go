@@ -4,9 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
+	"github.com/mqnotify/mqnotify/internal/core"
+	"github.com/mqnotify/mqnotify/internal/server"
 	"github.com/mqnotify/mqnotify/notify"
 )
 
@@ -231,7 +232,7 @@ func persist(ctx context.Context, try func(ctx context.Context) (Held, error)) (
 		case err == nil || ctx.Err() == nil || refused == nil || errors.Is(err, errAfter):
 			return held, err
 		}
-		if cause := pause(ctx, waits.NextBackOff()); cause != nil {
+		if cause := server.Pause(ctx, waits.NextBackOff()); cause != nil {
 			return nil, fmt.Errorf("%w: %w", refused, cause)
 		}
 	}
@@ -239,49 +240,16 @@ func persist(ctx context.Context, try func(ctx context.Context) (Held, error)) (
 
 // grip is the part that is common to all Helds in a table.
 type grip struct {
+	*core.Loss
 	name  string
 	token uint64
-	once  sync.Once
-	lost  chan struct{}
-	cause error
 }
 
-func newGrip(name string, token uint64) grip {
-	return grip{name: name, token: token, lost: make(chan struct{})}
-}
+func newGrip(name string, token uint64) grip { return grip{core.NewLoss(), name, token} }
 
 func (g *grip) Token() uint64 { return g.token }
 
-func (g *grip) Err() error {
-	select {
-	case <-g.lost:
-		return g.cause
-	default:
-		return nil
-	}
-}
-
-// lose marks the lock as lost and closes its channel.
+// lose marks the lock as lost.
 func (g *grip) lose(cause error) {
-	g.once.Do(func() {
-		g.cause = fmt.Errorf("guard: lock %q: %w: %w", g.name, notify.ErrLockLost, cause)
-		close(g.lost)
-	})
-}
-
-func (g *grip) Context(parent context.Context) (context.Context, context.CancelFunc) {
-	ctx, cancelCause := context.WithCancelCause(parent)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		select {
-		case <-g.lost:
-			cancelCause(g.cause)
-		case <-ctx.Done():
-		}
-	}()
-	return ctx, func() {
-		cancelCause(context.Canceled)
-		<-done
-	}
+	g.Lose(fmt.Errorf("guard: lock %q: %w: %w", g.name, notify.ErrLockLost, cause))
 }

@@ -51,7 +51,7 @@ func NewOnce(db *notify.DB, table OnceTable) (*Once, error) {
 	if table == (OnceTable{}) {
 		ready := OnceTable{Table: schema.OnceTable, Key: "once_key", Time: "done_at", Taker: "taker"}
 		o := &Once{db: db, table: ready, own: true, now: "UTC_TIMESTAMP(6)"}
-		o.key.Store(&column{kind: textual, table: schema.OnceTable, engine: innodb})
+		o.key.Store(&column{table: schema.OnceTable, engine: innodb})
 		return o, nil
 	}
 	names := []string{table.Table, table.Key, table.Time}

@@ -1,6 +1,7 @@
 package guard
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -73,9 +74,5 @@ func (e Every) now(ctx context.Context, db *notify.DB) (time.Time, error) {
 	err := again(ctx, func() error {
 		return db.Pool().GetContext(ctx, &micros, "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))")
 	})
-	zone := e.Zone
-	if zone == nil {
-		zone = time.UTC
-	}
-	return time.UnixMicro(micros).In(zone), err
+	return time.UnixMicro(micros).In(cmp.Or(e.Zone, time.UTC)), err
 }

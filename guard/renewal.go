@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/mqnotify/mqnotify/internal/server"
 	"github.com/mqnotify/mqnotify/notify"
 )
 
@@ -57,7 +58,7 @@ func (h *heldLease) keep(ctx context.Context, start time.Time) {
 	defer close(h.done)
 	waits := notify.Exponential(h.lease.ttl/100, h.lease.ttl/10)
 	next := start.Add(h.lease.ttl / 3)
-	for pause(ctx, time.Until(next)) == nil {
+	for server.Pause(ctx, time.Until(next)) == nil {
 		until := h.trusted()
 		start := time.Now()
 		err := h.renewBefore(ctx, until)

@@ -3,6 +3,7 @@ package guard
 import (
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"fmt"
 	"math"
@@ -97,11 +98,11 @@ func (p *place) lock(ctx context.Context, db *notify.DB, wait time.Duration, f f
 	}
 	mends := func(err error) bool { return server.Retryable(err) && !errors.Is(err, notify.ErrNotAcquired) }
 	return repeat(ctx, mends, func() error {
-		conn, release, err := connect(ctx, db)
+		conn, err := db.Pool().Connx(ctx)
 		if err != nil {
-			return err
+			return fmt.Errorf("connect: %w", err)
 		}
-		defer release()
+		defer func() { _ = conn.Close() }() // the pool discards a bad one
 		if wait > 0 {
 			restore, err := patience(ctx, conn, wait)
 			if err != nil {
@@ -146,7 +147,7 @@ func patience(ctx context.Context, conn *sqlx.Conn, d time.Duration) (restore fu
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoing)
 		defer cancel()
 		if _, err := conn.ExecContext(ctx, "SET SESSION innodb_lock_wait_timeout = @mqnotify_patience"); err != nil {
-			discard(conn) // otherwise its next user would have this timeout
+			_ = conn.Raw(func(any) error { return driver.ErrBadConn }) // the pool discards it; otherwise its next user would have this timeout
 		}
 	}, nil
 }

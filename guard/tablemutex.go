@@ -92,7 +92,7 @@ func (s *simple) try(ctx context.Context, taker string) (Held, error) {
 func outlive(ctx context.Context, d time.Duration) (longer context.Context, cancel func()) {
 	longer, end := context.WithCancelCause(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() {
-		if pause(longer, d) == nil {
+		if server.Pause(longer, d) == nil {
 			end(context.Cause(ctx))
 		}
 	})

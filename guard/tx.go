@@ -3,7 +3,6 @@ package guard
 import (
 	"context"
 	"database/sql"
-	"database/sql/driver"
 	"fmt"
 
 	"github.com/jmoiron/sqlx"
@@ -37,17 +36,4 @@ func transact(ctx context.Context, conn *sqlx.Conn, f func(ctx context.Context, 
 		return dberror.Unknown(fmt.Errorf("commit: %w", err))
 	}
 	return nil
-}
-
-// connect takes a connection from the pool. The caller calls release.
-func connect(ctx context.Context, db *notify.DB) (conn *sqlx.Conn, release func(), err error) {
-	if conn, err = db.Pool().Connx(ctx); err != nil {
-		return nil, nil, fmt.Errorf("connect: %w", err)
-	}
-	return conn, func() { _ = conn.Close() }, nil // the pool discards a bad one
-}
-
-// discard makes the pool discard a connection when it is returned.
-func discard(conn *sqlx.Conn) {
-	_ = conn.Raw(func(any) error { return driver.ErrBadConn })
 }

@@ -250,24 +250,20 @@ func (b *Buffer) Read(ctx context.Context, after uint64, limit int) ([]Entry, er
 		if err != nil || len(entries) > 0 {
 			return entries, err
 		}
-		if hole {
-			if server.Pause(ctx, poll.NextBackOff()) != nil {
+		if !hole {
+			begun = true
+			if failed == nil {
+				_, failed = waiter.Wait(ctx, head, readBound)
+			}
+			if ctx.Err() != nil {
 				return nil, context.Cause(ctx)
 			}
-			continue
-		}
-		begun = true
-		if failed == nil {
-			_, failed = waiter.Wait(ctx, head, readBound)
-		}
-		if ctx.Err() != nil {
-			return nil, context.Cause(ctx)
-		}
-		if failed == nil {
-			continue
-		}
-		if _, err := b.waiter(); err != nil { // closed
-			return nil, err
+			if failed == nil {
+				continue
+			}
+			if _, err := b.waiter(); err != nil { // closed
+				return nil, err
+			}
 		}
 		if server.Pause(ctx, poll.NextBackOff()) != nil {
 			return nil, context.Cause(ctx)

@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"cmp"
 	"log/slog"
 	"net/http"
 	"sync"
@@ -70,10 +71,7 @@ func (s *Server) access(r *http.Request, a *answer, took time.Duration) {
 	if r.Pattern == retryPattern || r.Pattern == dropPattern {
 		level = slog.LevelInfo
 	}
-	status := a.status
-	if status == 0 { // net/http's default
-		status = http.StatusOK
-	}
+	status := cmp.Or(a.status, http.StatusOK) // net/http's default
 	s.log.Log(r.Context(), level, "request", "method", r.Method, "path", r.URL.Path, "status", status, "token", a.token,
 		"client", clientAddress(r), "took", took)
 }

@@ -5,25 +5,29 @@ import (
 	"net/http"
 )
 
-// useDatabase waits for a permit to use the database, and answers 503 and returns false if there is none in time. The limit leaves
-// connections to the database's other clients, however many requests arrive. The caller calls leave.
-func (s *Server) useDatabase(w http.ResponseWriter, r *http.Request) (leave func(), ok bool) {
+// permit waits for one of the permits, and answers 503 with a text and returns false if there is none in time. The caller calls leave.
+func (s *Server) permit(w http.ResponseWriter, r *http.Request, permits chan struct{}, busy string) (leave func(), ok bool) {
 	ctx, cancel := context.WithTimeout(r.Context(), s.options.crowded)
 	defer cancel()
 	select {
-	case s.options.requests <- struct{}{}:
-		return func() { <-s.options.requests }, true
+	case permits <- struct{}{}:
+		return func() { <-permits }, true
 	case <-ctx.Done():
-		s.busy(w, "too many requests use the database: try again")
+		s.busy(w, busy)
 		return nil, false
 	}
+}
+
+// useDatabase waits for a permit to use the database. The limit leaves connections to the database's other clients, however many
+// requests arrive.
+func (s *Server) useDatabase(w http.ResponseWriter, r *http.Request) (leave func(), ok bool) {
+	return s.permit(w, r, s.options.requests, "too many requests use the database: try again")
 }
 
 // busy answers 503 with Retry-After.
 func (s *Server) busy(w http.ResponseWriter, text string) {
 	s.metrics.busy.Inc()
-	w.Header().Set("Retry-After", "2")
-	fail(w, http.StatusServiceUnavailable, text)
+	failLater(w, text)
 }
 
 // usesDatabase wraps a handler that uses the database.

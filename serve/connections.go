@@ -2,7 +2,6 @@ package serve
 
 import (
 	"container/list"
-	"context"
 	"net"
 	"net/http"
 	"sync"
@@ -266,14 +265,9 @@ func (s *Server) limited(next http.Handler) http.Handler {
 			return
 		}
 		defer q.leave(address)
-		ctx, cancel := context.WithTimeout(r.Context(), s.options.crowded)
-		defer cancel()
-		select {
-		case q.places <- struct{}{}:
-			defer func() { <-q.places }()
+		if leave, ok := s.permit(w, r, q.places, "the server has too many running requests: try again"); ok {
+			defer leave()
 			next.ServeHTTP(w, r)
-		case <-ctx.Done():
-			s.busy(w, "the server has too many running requests: try again")
 		}
 	})
 }

@@ -166,21 +166,26 @@ func advance(has, hub *position.Progress, id uint64) {
 // errFull ends the answer to a poll.
 var errFull = errors.New("enough")
 
-// hold waits for memory for this client's items, which release returns. A poll that holds memory already does not wait, because others
+// acquire waits for memory, and returns how many bytes it has acquired. A poll that holds memory already does not wait, because others
 // may wait for its memory.
-func (f *feed) hold(ctx context.Context, size int) error {
-	memory := f.hub.options.memory
-	n := memory.bounded(int64(size))
-	if f.held > 0 && !memory.TryAcquire(n) {
-		return errFull
-	}
+func (f *feed) acquire(ctx context.Context, from *memory, size int64, often <-chan time.Time) (n int64, err error) {
+	n = from.bounded(size)
 	if f.held == 0 {
-		if err := memory.acquire(ctx, n, f.often, f.beat); err != nil {
-			return err
-		}
+		return n, from.acquire(ctx, n, often, f.beat)
 	}
-	f.held += n
-	return nil
+	if !from.TryAcquire(n) {
+		return 0, errFull
+	}
+	return n, nil
+}
+
+// hold waits for memory for this client's items, which release returns.
+func (f *feed) hold(ctx context.Context, size int) error {
+	n, err := f.acquire(ctx, f.hub.options.memory, int64(size), f.often)
+	if err == nil {
+		f.held += n
+	}
+	return err
 }
 
 func (f *feed) release() {
@@ -243,18 +248,12 @@ const (
 	oneRead = 4 << 20
 )
 
-// permit waits until this client may read the table, because all clients may reconnect at once. A poll that holds memory does not wait,
-// because others may wait for its memory.
+// permit waits until this client may read the table, because all clients may reconnect at once.
 func (f *feed) permit(ctx context.Context, often <-chan time.Time) (leave func(), err error) {
 	permits := f.hub.options.reading
-	n := permits.bounded(max(oneRead, 4*f.hub.largest.Load()))
-	if f.held > 0 && !permits.TryAcquire(n) {
-		return nil, errFull
-	}
-	if f.held == 0 {
-		if err := permits.acquire(ctx, n, often, f.beat); err != nil {
-			return nil, err
-		}
+	n, err := f.acquire(ctx, permits, max(oneRead, 4*f.hub.largest.Load()), often)
+	if err != nil {
+		return nil, err
 	}
 	return func() { permits.Release(n) }, nil
 }

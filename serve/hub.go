@@ -17,6 +17,7 @@ import (
 
 	"github.com/mqnotify/mqnotify/consumer"
 	"github.com/mqnotify/mqnotify/internal/position"
+	"github.com/mqnotify/mqnotify/internal/server"
 	"github.com/mqnotify/mqnotify/notify"
 )
 
@@ -88,9 +89,7 @@ func (h *hub) run(ctx context.Context) {
 		h.mu.Unlock()
 		wait := waits.NextBackOff()
 		h.log.ErrorContext(ctx, "the topic can't be read: trying again", "error", err, "wait", wait)
-		select {
-		case <-time.After(wait):
-		case <-ctx.Done():
+		if server.Pause(ctx, wait) != nil {
 			return
 		}
 	}
@@ -307,12 +306,7 @@ func (h *hub) kept(p *position.Progress) (events []event, at snapshot, ok bool) 
 			events = append(events, e)
 		}
 	}
-	slices.SortFunc(events, func(a, b event) int {
-		if a.id < b.id {
-			return -1
-		}
-		return 1
-	})
+	slices.SortFunc(events, func(a, b event) int { return cmp.Compare(a.id, b.id) })
 	return events, at, true
 }
 
@@ -326,14 +320,6 @@ func (h *hub) state() (clients int, perSecond float64, err error) {
 	return h.clients, h.rate.per(time.Now()), err
 }
 
-// open returns an error if clients must be refused. The server accepts clients before the reader has begun and while it reconnects, and
-// makes them wait, because a browser's EventSource does not reconnect after a refusal.
-func (h *hub) open() error {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.err
-}
-
 func (h *hub) closed() error {
 	select {
 	case <-h.begun:
@@ -343,11 +329,16 @@ func (h *hub) closed() error {
 	}
 }
 
-// enter counts a client until the caller calls leave.
-func (h *hub) enter() {
+// enter counts a client until the caller calls leave, or returns an error if the client must be refused. The server accepts clients
+// before the reader has begun and while it reconnects, and makes them wait, because a browser's EventSource does not reconnect after a
+// refusal.
+func (h *hub) enter() error {
 	h.mu.Lock()
-	h.clients++
-	h.mu.Unlock()
+	defer h.mu.Unlock()
+	if h.err == nil {
+		h.clients++
+	}
+	return h.err
 }
 
 func (h *hub) leave() {

@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -135,49 +136,37 @@ func (o Options) withDefaults() (Options, error) {
 			return o, fmt.Errorf("serve: %w: origin %q: %w: write https://shop.example", notify.ErrOptions, origin, err)
 		}
 	}
-	set(&o.Buffer, 8192)
-	set(&o.BufferBytes, min(32<<20, 128<<20/len(o.Topics)))
-	set(&o.Heartbeat, 15*time.Second)
-	set(&o.WriteTimeout, 10*time.Second)
-	set(&o.ReconnectAfter, 2*time.Second)
-	set(&o.MaxBody, 1<<20)
-	set(&o.MaxConnections, 10_000)
-	set(&o.MaxPerClient, max(1, o.MaxConnections/2))
-	set(&o.DatabaseRequests, 16)
-	set(&o.MaxMemory, 64<<20)
-	set(&o.KeyAge, 24*time.Hour)
-	set(&o.StopTimeout, 10*time.Second)
+	o.Buffer = cmp.Or(o.Buffer, 8192)
+	o.BufferBytes = cmp.Or(o.BufferBytes, min(32<<20, 128<<20/len(o.Topics)))
+	o.Heartbeat = cmp.Or(o.Heartbeat, 15*time.Second)
+	o.WriteTimeout = cmp.Or(o.WriteTimeout, 10*time.Second)
+	o.ReconnectAfter = cmp.Or(o.ReconnectAfter, 2*time.Second)
+	o.MaxBody = cmp.Or(o.MaxBody, 1<<20)
+	o.MaxConnections = cmp.Or(o.MaxConnections, 10_000)
+	o.MaxPerClient = cmp.Or(o.MaxPerClient, max(1, o.MaxConnections/2))
+	o.DatabaseRequests = cmp.Or(o.DatabaseRequests, 16)
+	o.MaxMemory = cmp.Or(o.MaxMemory, 64<<20)
+	o.KeyAge = cmp.Or(o.KeyAge, 24*time.Hour)
+	o.StopTimeout = cmp.Or(o.StopTimeout, 10*time.Second)
 	if o.Commands == nil {
 		o.Commands = func() uint64 { return 0 }
 	}
 	if o.Ready == nil {
 		o.Ready = func() {}
 	}
-	if o.Tracer == nil {
-		o.Tracer = otel.GetTracerProvider()
-	}
-	if o.Logger == nil {
-		o.Logger = slog.Default()
-	}
-	set(&o.patience, 5*time.Second)
-	set(&o.header, 5*time.Second)
-	set(&o.body, 30*time.Second)
-	set(&o.asking, 5*time.Second)
-	set(&o.answer, time.Minute)
-	set(&o.crowded, 2*time.Second)
-	set(&o.penalty, 500*time.Millisecond)
+	o.Tracer = cmp.Or(o.Tracer, otel.GetTracerProvider())
+	o.Logger = cmp.Or(o.Logger, slog.Default())
+	o.patience = cmp.Or(o.patience, 5*time.Second)
+	o.header = cmp.Or(o.header, 5*time.Second)
+	o.body = cmp.Or(o.body, 30*time.Second)
+	o.asking = cmp.Or(o.asking, 5*time.Second)
+	o.answer = cmp.Or(o.answer, time.Minute)
+	o.crowded = cmp.Or(o.crowded, 2*time.Second)
+	o.penalty = cmp.Or(o.penalty, 500*time.Millisecond)
 	o.penalties = make(chan struct{}, max(1, o.MaxConnections/16))
 	o.underWay = newRequests(o.MaxConnections, o.MaxPerClient)
 	o.memory = newMemory(o.MaxMemory)
 	o.requests = make(chan struct{}, o.DatabaseRequests)
 	o.reading = newMemory(reading)
 	return o, nil
-}
-
-// set replaces zero with the default.
-func set[T comparable](value *T, otherwise T) {
-	var zero T
-	if *value == zero {
-		*value = otherwise
-	}
 }

@@ -18,11 +18,7 @@ func servePage(w http.ResponseWriter, r *http.Request) {
 	case "/page.css":
 		name, kind = "page/page.css", "text/css; charset=utf-8"
 	}
-	file, err := pageFiles.ReadFile(name)
-	if err != nil {
-		http.NotFound(w, r)
-		return
-	}
+	file, _ := pageFiles.ReadFile(name) // the build fails without it
 	w.Header().Set("Content-Type", kind)
 	w.Header().Set("Content-Security-Policy", "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "+
 		"base-uri 'none'; form-action 'none'; frame-ancestors 'none'")

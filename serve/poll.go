@@ -39,12 +39,10 @@ func (s *Server) poll(w http.ResponseWriter, r *http.Request, t *topic) {
 		fail(w, http.StatusBadRequest, err.Error())
 		return
 	}
-	if err := t.hub.open(); err != nil {
-		w.Header().Set("Retry-After", "2")
-		fail(w, http.StatusServiceUnavailable, "the topic is not being read now")
+	if err := t.hub.enter(); err != nil {
+		failLater(w, "the topic is not being read now")
 		return
 	}
-	t.hub.enter()
 	defer t.hub.leave()
 	f := &feed{hub: t.hub, poll: true}
 	defer f.release()
@@ -56,8 +54,7 @@ func (s *Server) poll(w http.ResponseWriter, r *http.Request, t *topic) {
 	case errors.Is(err, errBehind):
 	case err != nil:
 		s.log.WarnContext(r.Context(), "a poll failed", "topic", t.name, "error", err)
-		w.Header().Set("Retry-After", "2")
-		fail(w, http.StatusServiceUnavailable, "the messages can't be read now")
+		failLater(w, "the messages can't be read now")
 		return
 	}
 	s.metrics.sent.WithLabelValues(t.name, "poll").Add(float64(len(items)))

@@ -340,3 +340,9 @@ func reply(w http.ResponseWriter, status int, value any) {
 func fail(w http.ResponseWriter, status int, text string) {
 	reply(w, status, map[string]string{"error": text})
 }
+
+// failLater answers 503, and asks the client to try again.
+func failLater(w http.ResponseWriter, text string) {
+	w.Header().Set("Retry-After", "2")
+	fail(w, http.StatusServiceUnavailable, text)
+}

@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
-	"sync"
 	"time"
 	"unicode/utf8"
 
@@ -34,19 +33,11 @@ type statusCache struct {
 	topic    string
 	patience time.Duration // limits a get
 	permit   chan struct{} // one request at a time reads; the others wait for its result
-
-	mu    sync.Mutex
-	state *topicState
+	state    *topicState   // the last result; the permit's holder has it
 }
 
 func newStatusCache(db *notify.DB, topic string, options Options) *statusCache {
 	return &statusCache{db: db, topic: topic, patience: options.asking, permit: make(chan struct{}, 1)}
-}
-
-func (c *statusCache) known() *topicState {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.state
 }
 
 // get returns the topic's state, which is at most fresh old.
@@ -59,8 +50,8 @@ func (c *statusCache) get(ctx context.Context) (*topicState, error) {
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
-	if state := c.known(); state != nil && time.Since(state.at) < fresh {
-		return state, nil
+	if c.state != nil && time.Since(c.state.at) < fresh {
+		return c.state, nil
 	}
 	triggers, err := waiting.ReadTriggers(ctx, c.db.Pool())
 	if err != nil && !waiting.NoRoutine(err) {
@@ -78,11 +69,8 @@ func (c *statusCache) get(ctx context.Context) (*topicState, error) {
 	if err != nil && !errors.Is(err, notify.ErrNoState) {
 		return nil, err
 	}
-	state := &topicState{triggers[c.topic]&waiting.Insert != 0, gate, groups, time.Now()}
-	c.mu.Lock()
-	c.state = state
-	c.mu.Unlock()
-	return state, nil
+	c.state = &topicState{triggers[c.topic]&waiting.Insert != 0, gate, groups, time.Now()}
+	return c.state, nil
 }
 
 type groupJSON struct {
@@ -198,8 +186,7 @@ func (s *Server) state(w http.ResponseWriter, r *http.Request, t *topic) {
 	state, err := t.status.get(r.Context())
 	if err != nil {
 		s.log.WarnContext(r.Context(), "the topic's state can't be read", "topic", t.name, "error", err)
-		w.Header().Set("Retry-After", "2")
-		fail(w, http.StatusServiceUnavailable, "the topic's state can't be read now: try again")
+		failLater(w, "the topic's state can't be read now: try again")
 		return
 	}
 	reply(w, http.StatusOK, t.describe(s.token(r), state))
@@ -243,8 +230,7 @@ func (s *Server) deadLetters(w http.ResponseWriter, r *http.Request, t *topic) {
 
 func (s *Server) failed(w http.ResponseWriter, r *http.Request, t *topic, what string, err error) {
 	s.log.WarnContext(r.Context(), "could not "+what, "topic", t.name, "error", err)
-	w.Header().Set("Retry-After", "2")
-	fail(w, http.StatusServiceUnavailable, "the database could not answer: try again")
+	failLater(w, "the database could not answer: try again")
 }
 
 // errNoLetter means that the dead letter does not exist.

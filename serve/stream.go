@@ -2,6 +2,7 @@ package serve
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -137,12 +138,10 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request, t *topic) {
 		fail(w, http.StatusBadRequest, err.Error())
 		return
 	}
-	if err := t.hub.open(); err != nil {
-		w.Header().Set("Retry-After", "2")
-		fail(w, http.StatusServiceUnavailable, "the topic is not being read now")
+	if err := t.hub.enter(); err != nil {
+		failLater(w, "the topic is not being read now")
 		return
 	}
-	t.hub.enter()
 	defer t.hub.leave()
 	c := &sse{w: w, control: http.NewResponseController(w), timeout: s.options.WriteTimeout}
 	reason := s.follow(r.Context(), t, c, from)
@@ -261,10 +260,7 @@ const maxCursor = 16 << 10
 // startOf returns where a client wants to begin; nil means now. Last-Event-ID, which a browser sends when it reconnects, has precedence over
 // the URL.
 func startOf(r *http.Request) (*position.Progress, error) {
-	text := r.Header.Get("Last-Event-ID")
-	if text == "" {
-		text = r.URL.Query().Get("after")
-	}
+	text := cmp.Or(r.Header.Get("Last-Event-ID"), r.URL.Query().Get("after"))
 	if text == "" {
 		return nil, nil //nolint:nilnil // nil is a valid result
 	}

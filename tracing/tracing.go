@@ -4,8 +4,10 @@
 package tracing
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"maps"
 
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
@@ -27,9 +29,7 @@ func Inject(ctx context.Context, m *producer.Message) {
 		return
 	}
 	headers := make(map[string]string, len(m.Headers)+2)
-	for name, value := range m.Headers {
-		headers[name] = value
-	}
+	maps.Copy(headers, m.Headers)
 	propagation.TraceContext{}.Inject(ctx, propagation.MapCarrier(headers))
 	m.Headers = headers
 }
@@ -42,10 +42,7 @@ func Context(ctx context.Context, m consumer.Message) context.Context {
 // Each is consumer.Each with a span around each call of the handler, a child of the publisher's span. A nil provider means
 // otel.GetTracerProvider().
 func Each(provider trace.TracerProvider, handle func(ctx context.Context, m consumer.Message) error) consumer.Handler {
-	if provider == nil {
-		provider = otel.GetTracerProvider()
-	}
-	tracer := provider.Tracer(name)
+	tracer := cmp.Or(provider, otel.GetTracerProvider()).Tracer(name)
 	return consumer.Each(func(ctx context.Context, m consumer.Message) error {
 		ctx, span := tracer.Start(Context(ctx, m), "process "+m.Topic, trace.WithSpanKind(trace.SpanKindConsumer),
 			trace.WithAttributes(

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"sync"
 	"time"
 
 	"github.com/jmoiron/sqlx"
@@ -19,9 +18,7 @@ const longest = 365 * 24 * time.Hour
 type Lock struct {
 	session *Session
 	name    string
-	once    sync.Once
-	lost    chan struct{}
-	cause   error
+	*Loss
 }
 
 // Lock waits until the session holds the advisory lock of the name, at most for timeout, which is rounded up to whole seconds because
@@ -35,7 +32,7 @@ func (s *Session) Lock(ctx context.Context, name string, timeout time.Duration) 
 	if err := checkLockName(name); err != nil {
 		return nil, err
 	}
-	lock := &Lock{session: s, name: name, lost: make(chan struct{})}
+	lock := &Lock{session: s, name: name, Loss: NewLoss()}
 	if err := s.acquire(ctx, lock, timeout); err != nil {
 		return nil, fmt.Errorf("notify: lock %s: %w", name, err)
 	}
@@ -161,48 +158,13 @@ func (s *Session) drop(lock *Lock) bool {
 	return true
 }
 
-// lose marks the lock as lost and closes its channel.
+// lose marks the lock as lost.
 func (l *Lock) lose(cause error) {
-	l.once.Do(func() {
-		l.cause = fmt.Errorf("notify: lock %s: %w: %w", l.name, ErrLockLost, cause)
-		close(l.lost)
-	})
+	l.Lose(fmt.Errorf("notify: lock %s: %w: %w", l.name, ErrLockLost, cause))
 }
 
 // Name returns the lock's name on the server.
 func (l *Lock) Name() string { return l.name }
-
-// Lost returns a channel that is closed when the lock is lost, but not when it is released.
-func (l *Lock) Lost() <-chan struct{} { return l.lost }
-
-// Err returns ErrLockLost with its reason when the lock is lost, and nil before.
-func (l *Lock) Err() error {
-	select {
-	case <-l.lost:
-		return l.cause
-	default:
-		return nil
-	}
-}
-
-// Context returns a copy of parent that is cancelled, with ErrLockLost in its cause, when the lock is lost. The caller must call
-// cancel when it no longer needs the context.
-func (l *Lock) Context(parent context.Context) (ctx context.Context, cancel context.CancelFunc) {
-	ctx, cancelCause := context.WithCancelCause(parent)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		select {
-		case <-l.lost:
-			cancelCause(l.cause)
-		case <-ctx.Done():
-		}
-	}()
-	return ctx, func() {
-		cancelCause(context.Canceled)
-		<-done
-	}
-}
 
 // Held asks the server whether the session still holds the lock. If the answer is no, the lock counts as lost.
 func (l *Lock) Held(ctx context.Context) (bool, error) {

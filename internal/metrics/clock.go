@@ -11,16 +11,15 @@ import (
 // Clock measures how far the database's clock is ahead of this machine's. The zero value is ready for use. Safe for concurrent use.
 type Clock struct {
 	mu    sync.Mutex
-	known bool
 	by    time.Duration
-	since time.Time // when it was first known, by this machine's clock
+	since time.Time // when it was first known, by this machine's clock; zero before
 }
 
 // Ahead returns how far the database's clock is ahead, and whether that is known yet.
 func (c *Clock) Ahead() (by time.Duration, known bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.by, c.known
+	return c.by, !c.since.IsZero()
 }
 
 // Run reads the database's clock once a minute, until ctx ends.
@@ -42,10 +41,10 @@ func (c *Clock) Run(ctx context.Context, db *notify.DB) {
 			continue // the readers report the error
 		}
 		c.mu.Lock()
-		if !c.known {
+		if c.since.IsZero() {
 			c.since = began
 		}
-		c.by, c.known = time.UnixMicro(micros).Sub(began.Add(took/2)), true
+		c.by = time.UnixMicro(micros).Sub(began.Add(took / 2))
 		c.mu.Unlock()
 		wait.Reset(time.Minute)
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"iter"
 	"slices"
+	"sort"
 )
 
 // Span is a range of ids, both ends included.
@@ -26,12 +27,10 @@ func (s *Set) Add(lo, hi uint64) {
 		return
 	}
 	// The spans from i up to j touch the new one and are merged with it.
-	i, _ := slices.BinarySearchFunc(s.Spans, lo, func(p Span, lo uint64) int {
-		if p.Hi < lo && lo-p.Hi > 1 {
-			return -1
-		}
-		return 1
-	})
+	i := s.search(lo)
+	if i > 0 && lo-s.Spans[i-1].Hi == 1 {
+		i--
+	}
 	j := i
 	for j < n && (s.Spans[j].Lo <= hi || s.Spans[j].Lo-hi == 1) {
 		lo, hi = min(lo, s.Spans[j].Lo), max(hi, s.Spans[j].Hi)
@@ -48,13 +47,7 @@ func (s *Set) Contains(id uint64) bool {
 
 // search returns the index of the first span that ends at id or after it.
 func (s *Set) search(id uint64) int {
-	i, _ := slices.BinarySearchFunc(s.Spans, id, func(p Span, id uint64) int {
-		if p.Hi < id {
-			return -1
-		}
-		return 1
-	})
-	return i
+	return sort.Search(len(s.Spans), func(i int) bool { return s.Spans[i].Hi >= id })
 }
 
 // Trim removes the ids up to id, id included. It returns the last id of the run that
@@ -62,10 +55,6 @@ func (s *Set) search(id uint64) int {
 func (s *Set) Trim(id uint64) uint64 {
 	i := s.search(id)
 	if i < len(s.Spans) && (s.Spans[i].Lo <= id || s.Spans[i].Lo-id == 1) {
-		id = s.Spans[i].Hi
-		i++
-	}
-	if i < len(s.Spans) && s.Spans[i].Lo-1 == id { // the first span ended exactly at id
 		id = s.Spans[i].Hi
 		i++
 	}
