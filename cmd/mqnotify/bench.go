@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"strings"
 	"text/tabwriter"
@@ -114,14 +113,10 @@ func (a *app) bench(ctx context.Context, o benchOptions, suites []string) error 
 
 func (a *app) printFigures(suite string, figures []bench.Figure, asJSON bool) error {
 	if asJSON {
-		line, err := json.Marshal(struct {
+		return writeJSON(a.out, struct {
 			Suite   string         `json:"suite"`
 			Figures []bench.Figure `json:"figures"`
 		}{suite, figures})
-		if err != nil {
-			return err
-		}
-		return writeAll(a.out, string(line)+"\n")
 	}
 	var text strings.Builder
 	table := tabwriter.NewWriter(&text, 0, 0, 2, ' ', tabwriter.AlignRight)

@@ -2,11 +2,9 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -198,14 +196,12 @@ func (a *app) captureStatus(ctx context.Context, name string, asJSON bool) error
 	if err != nil {
 		return err
 	}
-	text, err := captureTable(states)
 	if asJSON {
-		text, err = captureLines(states)
+		err = writeLines(a.out, states, shownCapture)
+	} else {
+		err = writeAll(a.out, captureTable(states))
 	}
-	if err != nil {
-		return err
-	}
-	if err := ignoreBrokenPipe(writeAll(a.out, text)); err != nil {
+	if err := ignoreBrokenPipe(err); err != nil {
 		return err
 	}
 	for _, s := range states {
@@ -226,13 +222,11 @@ func (a *app) captureStatus(ctx context.Context, name string, asJSON bool) error
 // The server hides the triggers of tables on which the account has no TRIGGER privilege, and does not say so.
 const nothingCaptured = "no table is captured, or only tables on which this account has no TRIGGER privilege"
 
-func captureTable(states []capture.State) (string, error) {
+func captureTable(states []capture.State) string {
 	if len(states) == 0 {
-		return nothingCaptured + "\n", nil
+		return nothingCaptured + "\n"
 	}
-	var text strings.Builder
-	w := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
-	_, _ = fmt.Fprintln(w, "TABLE\tON\tINTO\tCOLUMNS\tSTATE")
+	rows := []string{"TABLE\tON\tINTO\tCOLUMNS\tSTATE"}
 	for _, s := range states {
 		state := "ok"
 		switch {
@@ -254,35 +248,23 @@ func captureTable(states []capture.State) (string, error) {
 		if s.Snapshot != nil && !s.Snapshot.Done {
 			state += fmt.Sprintf("; snapshot unfinished, %d rows", s.Snapshot.Rows)
 		}
-		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\n", harmless(s.Table), s.Op, harmless(s.Topic), len(s.Columns), harmless(state))
+		rows = append(rows, fmt.Sprintf("%s\t%s\t%s\t%d\t%s", harmless(s.Table), s.Op, harmless(s.Topic), len(s.Columns), harmless(state)))
 	}
-	err := w.Flush()
-	return text.String(), err
+	return aligned(rows)
 }
 
-func captureLines(states []capture.State) (string, error) {
-	var text strings.Builder
-	for _, s := range states {
-		line, err := json.Marshal(map[string]any{
-			"table": s.Table, "op": s.Op, "topic": s.Topic, "trigger": s.Trigger, "definer": s.Definer,
-			"columns": s.Columns, "missed": orNone(s.Missed), "gone": orNone(s.Gone), "no_topic": s.NoTopic, "broken": s.Broken,
-			"changed": orNone(s.Changed), "reordered": s.Reordered, "made_for": s.MadeFor, "stale": s.Stale,
-			"snapshot": snapshotLine(s.Snapshot),
-		})
-		if err != nil {
-			return "", err
-		}
-		text.Write(append(line, '\n'))
+// shownCapture returns the state of a trigger in the form of --json. The snapshot is null if there was none.
+func shownCapture(s capture.State) any {
+	var snapshot map[string]any
+	if p := s.Snapshot; p != nil {
+		snapshot = map[string]any{"from": p.From, "rows": p.Rows, "done": p.Done}
 	}
-	return text.String(), nil
-}
-
-// snapshotLine returns the snapshot's progress for JSON, nil (null) if there was no snapshot.
-func snapshotLine(p *capture.Progress) any {
-	if p == nil {
-		return nil
+	return map[string]any{
+		"table": s.Table, "op": s.Op, "topic": s.Topic, "trigger": s.Trigger, "definer": s.Definer,
+		"columns": s.Columns, "missed": orNone(s.Missed), "gone": orNone(s.Gone), "no_topic": s.NoTopic, "broken": s.Broken,
+		"changed": orNone(s.Changed), "reordered": s.Reordered, "made_for": s.MadeFor, "stale": s.Stale,
+		"snapshot": snapshot,
 	}
-	return map[string]any{"from": p.From, "rows": p.Rows, "done": p.Done}
 }
 
 // orNone replaces nil with an empty list, which JSON writes as [] and not as null.

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"strings"
@@ -109,13 +108,11 @@ func showFinding(out io.Writer, r doctor.Result) error {
 }
 
 func showJSON(out io.Writer, r doctor.Result) error {
-	var line strings.Builder
-	encoder := json.NewEncoder(&line)
-	encoder.SetEscapeHTML(false)
-	if err := encoder.Encode(r); err != nil {
+	line, err := toJSON(r)
+	if err != nil {
 		return err
 	}
-	return writeAll(out, line.String())
+	return writeAll(out, line+"\n")
 }
 
 // harmless replaces every character that is not printable. A table's name may contain line breaks and control characters,

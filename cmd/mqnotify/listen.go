@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"os/exec"
 	"slices"
@@ -162,11 +161,7 @@ func (a *app) printNotification(o listenOptions, n notify.Notification) error {
 			missed
 		}{n.Time.Format(timeFormat), n.Name, showPayload(n.Payload), missed{n.Missed}}
 	}
-	line, err := json.Marshal(shown)
-	if err != nil {
-		return err
-	}
-	return writeAll(a.out, string(line)+"\n")
+	return writeJSON(a.out, shown)
 }
 
 // oneLine returns the text, quoted if it is not UTF-8 or has control characters.

@@ -111,7 +111,7 @@ func (s shown) Row() (map[string]any, error) {
 	return row, err
 }
 
-// toJSON is the template function json.
+// toJSON returns a line of JSON, without its newline, in which <, > and & are as they are. It is the template function json.
 func toJSON(value any) (string, error) {
 	var out bytes.Buffer
 	encoder := json.NewEncoder(&out)

@@ -3,7 +3,6 @@ package main
 import (
 	"bufio"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -233,8 +232,8 @@ func (a *app) printRing(ctx context.Context, o ringReadOptions, name string, rin
 		if missed := entries[0].Missed; missed > 0 {
 			a.log.WarnContext(ctx, "entries were overwritten before they were read", "ring", name, "missed", missed)
 			if o.json {
-				if _, err := fmt.Fprintf(out, "{\"missed\":%d}\n", missed); err != nil {
-					return outputError{err}
+				if err := writeJSON(out, map[string]uint64{"missed": missed}); err != nil {
+					return err
 				}
 			}
 		}
@@ -255,19 +254,12 @@ func (a *app) printRing(ctx context.Context, o ringReadOptions, name string, rin
 }
 
 func printEntry(out *bufio.Writer, e ringbuffer.Entry, asJSON bool) error {
-	line := e.Payload
-	if asJSON {
-		var err error
-		if line, err = json.Marshal(struct {
-			Number    uint64    `json:"number"`
-			WrittenAt time.Time `json:"written_at"`
-			shownPayload
-		}{e.Number, e.WrittenAt, showPayload(e.Payload)}); err != nil {
-			return err
-		}
+	if !asJSON {
+		return writeAll(out, string(e.Payload)+"\n")
 	}
-	if _, err := out.Write(append(line, '\n')); err != nil {
-		return outputError{err}
-	}
-	return nil
+	return writeJSON(out, struct {
+		Number    uint64    `json:"number"`
+		WrittenAt time.Time `json:"written_at"`
+		shownPayload
+	}{e.Number, e.WrittenAt, showPayload(e.Payload)})
 }

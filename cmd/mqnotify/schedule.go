@@ -2,11 +2,8 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"strings"
-	"text/tabwriter"
 	"time"
 	_ "time/tzdata" // the zones of CRON_TZ, for hosts that have none: containers, Windows
 
@@ -133,33 +130,18 @@ func (a *app) schedule(ctx context.Context, o scheduleOptions, name string, what
 var errNoRecurring = errors.New("there is no recurring task")
 
 func (a *app) listSchedules(name string, all []queue.Recurring, asJSON bool) error {
-	var out strings.Builder
-	switch {
-	case asJSON:
-		for _, s := range all {
-			line, err := json.Marshal(shownSchedule(name, s))
-			if err != nil {
-				return err
-			}
-			out.Write(append(line, '\n'))
-		}
-	case len(all) == 0:
-		out.WriteString("no recurring tasks\n")
-	default:
-		table := tabwriter.NewWriter(&out, 0, 0, 2, ' ', 0)
-		rows := []string{"NAME\tCRON\tNEXT\tPRIORITY\tRETRIES\tUNIQUE\tPAYLOAD"}
-		for _, s := range all {
-			rows = append(rows, fmt.Sprintf("%s\t%s\t%s\t%d\t%d\t%s\t%s", inCell(s.Name), inCell(s.Cron), s.Next.Format(time.RFC3339),
-				s.Entry.Priority, max(0, s.Entry.Retries), inCell(s.Entry.Unique), inCell(string(s.Entry.Payload))))
-		}
-		if _, err := fmt.Fprintln(table, strings.Join(rows, "\n")); err != nil {
-			return err
-		}
-		if err := table.Flush(); err != nil {
-			return err
-		}
+	if asJSON {
+		return writeLines(a.out, all, func(s queue.Recurring) any { return shownSchedule(name, s) })
 	}
-	return writeAll(a.out, out.String())
+	if len(all) == 0 {
+		return writeAll(a.out, "no recurring tasks\n")
+	}
+	rows := []string{"NAME\tCRON\tNEXT\tPRIORITY\tRETRIES\tUNIQUE\tPAYLOAD"}
+	for _, s := range all {
+		rows = append(rows, fmt.Sprintf("%s\t%s\t%s\t%d\t%d\t%s\t%s", inCell(s.Name), inCell(s.Cron), s.Next.Format(time.RFC3339),
+			s.Entry.Priority, max(0, s.Entry.Retries), inCell(s.Entry.Unique), inCell(string(s.Entry.Payload))))
+	}
+	return writeAll(a.out, aligned(rows))
 }
 
 // shownSchedule returns a recurring task in the form of --json.

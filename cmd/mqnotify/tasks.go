@@ -2,11 +2,9 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
 	"unicode/utf8"
 
@@ -160,21 +158,12 @@ func (a *app) listTasks(ctx context.Context, q *queue.Queue, filter queue.Filter
 	if err != nil {
 		return err
 	}
-	var out strings.Builder
 	if asJSON {
-		for _, task := range tasks {
-			line, err := json.Marshal(shownTask(task))
-			if err != nil {
-				return err
-			}
-			out.Write(append(line, '\n'))
-		}
-		return ignoreBrokenPipe(writeAll(a.out, out.String()))
+		return ignoreBrokenPipe(writeLines(a.out, tasks, shownTask))
 	}
 	if len(tasks) == 0 {
 		return ignoreBrokenPipe(writeAll(a.out, "no tasks\n"))
 	}
-	table := tabwriter.NewWriter(&out, 0, 0, 2, ' ', 0)
 	rows := []string{"ID\tSTATE\tPRIORITY\tATTEMPTS\tRETRIES\tLAPSES\tAT\tOWNER\tPAYLOAD\tERROR"}
 	for _, t := range tasks {
 		at := ""
@@ -184,16 +173,11 @@ func (a *app) listTasks(ctx context.Context, q *queue.Queue, filter queue.Filter
 		rows = append(rows, fmt.Sprintf("%d\t%s\t%d\t%d\t%d\t%d\t%s\t%s\t%s\t%s", t.ID, t.State, t.Priority, t.Attempt, t.Retries, t.Lapses, at,
 			inCell(t.Owner), inCell(string(t.Payload)), inCell(t.LastError)))
 	}
-	if _, err := fmt.Fprintln(table, strings.Join(rows, "\n")); err != nil {
-		return err
-	}
-	if err := table.Flush(); err != nil {
-		return err
-	}
+	text := aligned(rows)
 	if len(tasks) == filter.Limit {
-		fmt.Fprintf(&out, "there may be more: --after %d\n", tasks[len(tasks)-1].ID)
+		text += fmt.Sprintf("there may be more: --after %d\n", tasks[len(tasks)-1].ID)
 	}
-	return ignoreBrokenPipe(writeAll(a.out, out.String()))
+	return ignoreBrokenPipe(writeAll(a.out, text))
 }
 
 // inCell returns the beginning of a text in one line, for a cell of a table.
@@ -256,11 +240,7 @@ func (a *app) countTasks(ctx context.Context, q *queue.Queue, asJSON bool) error
 		for _, s := range taskStates {
 			all[s] = counts[s]
 		}
-		text, err := json.Marshal(all)
-		if err != nil {
-			return err
-		}
-		return ignoreBrokenPipe(writeAll(a.out, string(text)+"\n"))
+		return ignoreBrokenPipe(writeJSON(a.out, all))
 	}
 	var out strings.Builder
 	for _, s := range taskStates {

@@ -2,10 +2,8 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -107,14 +105,12 @@ func (a *app) wakeStatus(ctx context.Context, asJSON bool) error {
 	if err != nil {
 		return err
 	}
-	text, err := wakeTable(states)
 	if asJSON {
-		text, err = wakeLines(states)
+		err = writeLines(a.out, states, shownWake)
+	} else {
+		err = writeAll(a.out, wakeTable(states))
 	}
-	if err != nil {
-		return err
-	}
-	if err := ignoreBrokenPipe(writeAll(a.out, text)); err != nil {
+	if err := ignoreBrokenPipe(err); err != nil {
 		return err
 	}
 	for _, s := range states {
@@ -128,36 +124,24 @@ func (a *app) wakeStatus(ctx context.Context, asJSON bool) error {
 // The server shows no trigger of a table on which the account has no TRIGGER privilege, and does not say so.
 const noWakeTrigger = "no wake trigger, or only on tables where this account has no TRIGGER privilege"
 
-func wakeTable(states []wake.State) (string, error) {
+func wakeTable(states []wake.State) string {
 	if len(states) == 0 {
-		return noWakeTrigger + "\n", nil
+		return noWakeTrigger + "\n"
 	}
-	var text strings.Builder
-	w := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
-	_, _ = fmt.Fprintln(w, "TABLE\tON\tDEFINER\tSTATE")
+	rows := []string{"TABLE\tON\tDEFINER\tSTATE"}
 	for _, s := range states {
 		state := "ok"
 		if s.Problem != "" {
 			state = "BROKEN: " + s.Problem
 		}
-		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", harmless(s.Table), s.Event, harmless(s.Definer), harmless(state))
+		rows = append(rows, fmt.Sprintf("%s\t%s\t%s\t%s", harmless(s.Table), s.Event, harmless(s.Definer), harmless(state)))
 	}
-	err := w.Flush()
-	return text.String(), err
+	return aligned(rows)
 }
 
-func wakeLines(states []wake.State) (string, error) {
-	var text strings.Builder
-	for _, s := range states {
-		line, err := json.Marshal(map[string]any{
-			"table": s.Table, "on": s.Event, "trigger": s.Trigger, "definer": s.Definer, "problem": s.Problem,
-		})
-		if err != nil {
-			return "", err
-		}
-		text.Write(append(line, '\n'))
-	}
-	return text.String(), nil
+// shownWake returns the state of a trigger in the form of --json.
+func shownWake(s wake.State) any {
+	return map[string]any{"table": s.Table, "on": s.Event, "trigger": s.Trigger, "definer": s.Definer, "problem": s.Problem}
 }
 
 func newWakeRemove(a *app) *cobra.Command {
