@@ -2,8 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -95,58 +93,24 @@ func (a *app) enqueue(ctx context.Context, o enqueueOptions, name string, payloa
 		return err
 	}
 	defer done()
-	reading, cancel := context.WithCancel(ctx)
-	defer cancel()
-	next := takeFrom(payloads)
-	if len(payloads) == 0 {
-		if isTerminal(a.in) {
-			a.log.InfoContext(ctx, "each line is a task; Ctrl-D ends")
-		}
-		next = readLines(reading, a.in, o.batch).next
-	}
-	entered, err := a.enqueueAll(ctx, q, o, next)
-	switch {
-	case err == nil:
-		return nil
-	case ctx.Err() != nil && errors.Is(err, context.Cause(ctx)):
-		a.log.InfoContext(ctx, "stopped", "entered", entered)
-		return nil
-	case entered > 0:
-		err = fmt.Errorf("%w (tasks entered before that: %d)", err, entered)
-	}
-	return ignoreBrokenPipe(err)
-}
-
-// enqueueAll enters the payloads that next returns, until next returns none.
-func (a *app) enqueueAll(ctx context.Context, q *queue.Queue, o enqueueOptions,
-	next func(ctx context.Context, most int) ([][]byte, error),
-) (entered int, err error) {
-	for {
-		payloads, err := next(ctx, o.batch)
-		if err != nil || len(payloads) == 0 {
-			return entered, err
-		}
+	words := feedWords{"a task", "entered", "tasks entered"}
+	return a.feed(ctx, payloads, o.batch, words, func(ctx context.Context, payloads [][]byte) (int, error) {
 		entries := make([]queue.Entry, len(payloads))
 		for i, payload := range payloads {
 			entries[i] = o.entry
 			entries[i].Payload = payload
 		}
 		longer, release := lingering(ctx, publishPatience) // the outcome of an interrupted commit is unknown
+		defer release()
 		ids, err := q.Enqueue(longer, entries...)
-		release()
-		if err != nil {
-			return entered, err
-		}
-		entered += len(ids)
 		if len(ids) == 1 && ids[0] == 0 {
 			a.log.InfoContext(ctx, "not entered: a task with this key is unfinished", "unique", o.entry.Unique)
 		}
-		if o.printIDs {
-			if err := writeAll(a.out, idLines(ids)); err != nil {
-				return entered, err
-			}
+		if err == nil && o.printIDs {
+			err = writeAll(a.out, idLines(ids))
 		}
-	}
+		return len(ids), err
+	})
 }
 
 // poolIdle is how long a command of a queue keeps an unused connection of the pool.

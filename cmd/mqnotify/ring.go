@@ -3,8 +3,6 @@ package main
 import (
 	"bufio"
 	"context"
-	"errors"
-	"fmt"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -107,39 +105,15 @@ func (a *app) ringPut(ctx context.Context, name string, payloads []string) error
 		return err
 	}
 	defer done()
-	most := min(size, 1000)
-	reading, cancel := context.WithCancel(ctx)
-	defer cancel()
-	next := takeFrom(payloads)
-	if len(payloads) == 0 {
-		if isTerminal(a.in) {
-			a.log.InfoContext(ctx, "each line is an entry; Ctrl-D ends")
+	words := feedWords{"an entry", "put", "entries put"}
+	return a.feed(ctx, payloads, min(size, 1000), words, func(ctx context.Context, batch [][]byte) (int, error) {
+		longer, release := lingering(ctx, publishPatience) // the outcome of an interrupted commit is unknown
+		defer release()
+		if _, err := ring.Append(longer, batch...); err != nil {
+			return 0, err
 		}
-		next = readLines(reading, a.in, most).next
-	}
-	put := 0
-	for {
-		batch, err := next(ctx, most)
-		if err == nil && len(batch) == 0 {
-			return nil
-		}
-		if err == nil {
-			longer, release := lingering(ctx, publishPatience) // the outcome of an interrupted commit is unknown
-			_, err = ring.Append(longer, batch...)
-			release()
-		}
-		switch {
-		case err == nil:
-			put += len(batch)
-		case ctx.Err() != nil && errors.Is(err, context.Cause(ctx)):
-			a.log.InfoContext(ctx, "stopped", "put", put)
-			return nil
-		case put > 0:
-			return fmt.Errorf("%w (entries put before that: %d)", err, put)
-		default:
-			return err
-		}
-	}
+		return len(batch), nil
+	})
 }
 
 type ringReadOptions struct {
