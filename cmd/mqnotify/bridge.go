@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/url"
 	"sync/atomic"
 
@@ -41,7 +42,6 @@ ca=FILE.pem trusts the authorities in the file instead of the system's.`
 
 type bridgeOptions struct {
 	selection
-	waiting
 	to, group, from                         string
 	inFlight, attempts                      int
 	reset, strict, stopAtEnd, stopOnRefusal bool
@@ -76,7 +76,6 @@ on a terminal, else a log line every 10 s.`,
 	}
 	o.selection.register(cmd)
 	o.selection.registerAnyKey(cmd)
-	o.waiting.register(cmd)
 	flags := cmd.Flags()
 	flags.StringVar(&o.to, "to", "", "the destination's `URL`; default "+envTo+"")
 	flags.StringVar(&o.group, "group", "", "the group's `name`: continue at its offset, and store the offset")
@@ -148,16 +147,14 @@ func (a *app) ended(err error) error {
 
 // check validates the flags and converts them to options.
 func (o *bridgeOptions) check(a *app) (bridge.Options, error) {
-	options := bridge.Options{Logger: a.log, Consumer: o.options(a)}
-	c := &options.Consumer
+	options := bridge.Options{Logger: a.log}
 	if _, err := position.Parse(o.from); err != nil {
 		return options, usagef("--from: %w", err)
 	}
-	c.From = o.from
-	if err := o.waiting.into(c); err != nil {
-		return options, err
-	}
+	c, err := o.options(a)
 	switch {
+	case err != nil:
+		return options, err
 	case o.group == "":
 		return options, usagef("--group: name the group, whose offset the bridge stores")
 	case o.inFlight < 0:
@@ -165,10 +162,9 @@ func (o *bridgeOptions) check(a *app) (bridge.Options, error) {
 	case o.attempts < 1:
 		return options, usagef("--attempts %d: 1 or more", o.attempts)
 	}
-	c.Group, c.Reset, c.StopAtEnd = o.group, o.reset, o.stopAtEnd
-	if o.strict {
-		c.Strict = true
-	}
+	c.Group, c.Reset, c.StopAtEnd, c.Strict = o.group, o.reset, o.stopAtEnd, o.strict
+	c.From = o.from
+	options.Consumer = c
 	options.InFlight, options.MaxAttempts, options.StopOnPoison = o.inFlight, o.attempts, o.stopOnRefusal
 	return options, nil
 }
@@ -190,9 +186,7 @@ func (a *app) destination(text, topic string) (*bridge.Destination, error) {
 }
 
 // brokenStdout is a writer whose errors are of type outputError.
-type brokenStdout struct {
-	to interface{ Write([]byte) (int, error) }
-}
+type brokenStdout struct{ to io.Writer }
 
 func (b brokenStdout) Write(p []byte) (int, error) {
 	n, err := b.to.Write(p)

@@ -10,7 +10,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/mqnotify/mqnotify/capture"
-	"github.com/mqnotify/mqnotify/notify"
 )
 
 func newCapture(a *app) *cobra.Command {
@@ -86,14 +85,14 @@ It skips message tables, mqnotify's own tables and tables that are captured.`,
 	flags.BoolVar(&o.Beside, "beside", false, "keep other triggers for the same change; without it they are an error")
 	flags.BoolVar(&printed, "print", false, "write the SQL to stdout and change nothing")
 	flags.BoolVar(&snapshot, "snapshot", false, "write the existing rows as messages too")
-	addPatience(cmd, &o)
+	addPatience(cmd, &o.Patience)
 	completeWith(cmd, "ops", "insert", "update", "delete")
 	completeNothing(cmd, "columns", "without", "into")
 	return cmd
 }
 
-func addPatience(cmd *cobra.Command, o *capture.Options) {
-	cmd.Flags().DurationVar(&o.Patience, "patience", 30*time.Second, "how long to try while transactions use the table")
+func addPatience(cmd *cobra.Command, patience *time.Duration) {
+	cmd.Flags().DurationVar(patience, "patience", 30*time.Second, "how long to try while transactions use the table")
 	completeNothing(cmd, "patience")
 }
 
@@ -120,7 +119,7 @@ func (a *app) captureInstall(ctx context.Context, pattern string, o capture.Opti
 			a.log.InfoContext(ctx, "skipped: the table is captured already", "table", name)
 			continue
 		case err != nil:
-			return captureError(err)
+			return err
 		}
 		a.warnOfCascades(ctx, plan)
 		if printed {
@@ -146,14 +145,6 @@ func (a *app) warnOfCascades(ctx context.Context, plan *capture.Plan) {
 		a.log.WarnContext(ctx, "a foreign key of the table has ON DELETE or ON UPDATE actions: no trigger fires for the rows that they change, so these changes are not captured",
 			"table", plan.Table, "parents", plan.Cascades)
 	}
-}
-
-// captureError turns notify.ErrOptions into a usageError.
-func captureError(err error) error {
-	if errors.Is(err, notify.ErrOptions) {
-		return usageError{err}
-	}
-	return err
 }
 
 func newCaptureStatus(a *app) *cobra.Command {
@@ -304,7 +295,7 @@ needs LOCK TABLES on the database, in addition to the privileges for install.`,
 			o.Logger = a.log
 			made, err := capture.Repair(cmd.Context(), db, args[0], o)
 			if err != nil {
-				return captureError(err)
+				return err
 			}
 			for _, t := range made {
 				a.log.InfoContext(cmd.Context(), "the trigger is ready", "trigger", t, "table", args[0])
@@ -314,7 +305,7 @@ needs LOCK TABLES on the database, in addition to the privileges for install.`,
 	}
 	cmd.Flags().StringSliceVar(&o.Without, "without", nil, "leave these columns out, instead of those that were left out before")
 	completeNothing(cmd, "without")
-	addPatience(cmd, &o)
+	addPatience(cmd, &o.Patience)
 	return cmd
 }
 
@@ -342,9 +333,9 @@ its messages stay.`,
 			if err == nil && len(removed) == 0 {
 				a.log.InfoContext(cmd.Context(), nothingCaptured, "table", args[0])
 			}
-			return captureError(err)
+			return err
 		},
 	}
-	addPatience(cmd, &o)
+	addPatience(cmd, &o.Patience)
 	return cmd
 }

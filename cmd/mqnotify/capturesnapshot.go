@@ -75,7 +75,7 @@ func (a *app) snapshot(ctx context.Context, db *notify.DB, name string, o captur
 	case err != nil && done.Rows > 0:
 		return fmt.Errorf("%d rows are written, and mqnotify capture snapshot %s continues after them: %w", done.Rows, name, err)
 	case err != nil:
-		return captureError(err)
+		return err
 	}
 	a.log.InfoContext(ctx, "the snapshot is done", "table", done.Table, "into", done.Topic, "rows", done.Rows, "from", done.From)
 	return nil

@@ -50,7 +50,7 @@ func (a *app) doctor(ctx context.Context, o doctorOptions, topics []string) erro
 	}
 	for _, topic := range topics {
 		if err := ident.Check(topic); err != nil {
-			return usageError{err}
+			return err
 		}
 	}
 	config, err := a.config()

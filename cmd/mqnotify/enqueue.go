@@ -88,7 +88,7 @@ func (a *app) enqueue(ctx context.Context, o enqueueOptions, name string, payloa
 	if err := o.check(len(payloads)); err != nil {
 		return err
 	}
-	q, done, err := a.openQueue(ctx, name)
+	q, _, done, err := a.openQueue(ctx, name)
 	if err != nil {
 		return err
 	}
@@ -116,14 +116,8 @@ func (a *app) enqueue(ctx context.Context, o enqueueOptions, name string, payloa
 // poolIdle is how long a command of a queue keeps an unused connection of the pool.
 const poolIdle = 5 * time.Second
 
-// openQueue opens an existing queue. The caller calls done to close it.
-func (a *app) openQueue(ctx context.Context, name string) (q *queue.Queue, done func(), err error) {
-	q, _, done, err = a.openQueueDB(ctx, name)
-	return q, done, err
-}
-
-// openQueueDB is openQueue that also returns the database.
-func (a *app) openQueueDB(ctx context.Context, name string) (q *queue.Queue, db *notify.DB, done func(), err error) {
+// openQueue opens an existing queue, and its database. The caller calls done to close both.
+func (a *app) openQueue(ctx context.Context, name string) (q *queue.Queue, db *notify.DB, done func(), err error) {
 	if db, err = a.open(); err != nil {
 		return nil, nil, nil, err
 	}

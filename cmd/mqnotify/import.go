@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -14,7 +13,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/mqnotify/mqnotify/bridge"
-	"github.com/mqnotify/mqnotify/notify"
 )
 
 // origins lists the URLs of --from, for the help text.
@@ -104,9 +102,6 @@ func (a *app) importFrom(ctx context.Context, o importOptions) error {
 			p.stored(now, there)
 		},
 	})
-	if errors.Is(err, notify.ErrOptions) {
-		return usageError{err}
-	}
 	if err != nil {
 		return err
 	}

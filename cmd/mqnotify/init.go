@@ -103,7 +103,12 @@ order of entry.`,
 			if err != nil {
 				return err
 			}
-			if err := a.makeWakeTriggers(cmd.Context(), db, messages, !o.noWake); err != nil {
+			if o.noWake {
+				err = wake.Routines(cmd.Context(), db, a.log)
+			} else {
+				err = wake.InstallAll(cmd.Context(), db, a.log, messages...)
+			}
+			if err != nil {
 				return err
 			}
 			for _, t := range triggers {

@@ -2,8 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
-	"os/exec"
 	"slices"
 	"strconv"
 	"strings"
@@ -88,8 +86,8 @@ func (a *app) listen(ctx context.Context, o listenOptions, names, args []string)
 	}
 	receive := func(n notify.Notification) error { return a.printNotification(o, n) }
 	if len(args) > 0 {
-		if _, err := exec.LookPath(args[0]); err != nil {
-			return fmt.Errorf("find the command: %w", err)
+		if err := findCommand(args); err != nil {
+			return err
 		}
 		receive = func(n notify.Notification) error {
 			a.runForNotification(ctx, args, n)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os/exec"
 	"slices"
 	"strconv"
 	"time"
@@ -187,15 +186,4 @@ func (o lockOptions) take(ctx context.Context, mutex *guard.Mutex) (guard.Held, 
 	ctx, cancel := context.WithTimeoutCause(ctx, o.timeout, fmt.Errorf("no answer within --timeout %v", o.timeout))
 	defer cancel()
 	return mutex.Lock(ctx)
-}
-
-// findCommand returns an error if the command does not exist. Callers check this before they take a lock or a task.
-func findCommand(args []string) error {
-	if len(args) == 0 {
-		return errNoCommand
-	}
-	if _, err := exec.LookPath(args[0]); err != nil {
-		return fmt.Errorf("find the command: %w", err)
-	}
-	return nil
 }

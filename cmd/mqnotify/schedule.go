@@ -105,7 +105,7 @@ func (o *scheduleOptions) read(args []string, timed, described bool) (what int, 
 }
 
 func (a *app) schedule(ctx context.Context, o scheduleOptions, name string, what int) error {
-	q, done, err := a.openQueue(ctx, name)
+	q, _, done, err := a.openQueue(ctx, name)
 	if err != nil {
 		return err
 	}

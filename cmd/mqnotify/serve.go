@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -122,9 +121,6 @@ func (a *app) serve(ctx context.Context, o serveOptions) error {
 	url := make(chan string, 1)
 	o.Ready = func() { a.log.InfoContext(ctx, "serving", "url", <-url, "topics", o.Topics) }
 	service, err := serve.New(db, o.Options)
-	if errors.Is(err, notify.ErrOptions) {
-		return usageError{err}
-	}
 	if err != nil {
 		return err
 	}

@@ -1,14 +1,10 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"fmt"
 
 	"github.com/spf13/cobra"
-
-	"github.com/mqnotify/mqnotify/consumer"
-	"github.com/mqnotify/mqnotify/internal/metrics"
 )
 
 // orderArrival is the value of --order without consumer.Options.Strict.
@@ -16,7 +12,6 @@ const orderArrival = "arrival"
 
 type tailOptions struct {
 	selection
-	waiting
 	rows   int
 	follow bool
 	order  string
@@ -54,7 +49,6 @@ inserted later with a smaller key.`,
 	flags.StringVar(&o.order, "order", orderArrival, "arrival, or strict for the order of the ids")
 	o.selection.register(cmd)
 	o.anyKey = true // tail stores no offset, and warns
-	o.waiting.register(cmd)
 	completeNothing(cmd, "rows")
 	completeWith(cmd, "order", orderArrival, "strict")
 	return cmd
@@ -67,17 +61,11 @@ func (a *app) tail(ctx context.Context, o tailOptions, name string) error {
 	if err := oneOf("order", o.order, orderArrival, "strict"); err != nil {
 		return err
 	}
-	options := o.options(a)
-	if err := o.waiting.into(&options); err != nil {
+	options, err := o.options(a)
+	if err != nil {
 		return err
 	}
 	options.From, options.StopAtEnd = fmt.Sprintf("last %d", o.rows), !o.follow
-	options.MaxAttempts = -1
-	if o.order != orderArrival {
-		options.Strict = true
-	}
-	return a.follow(ctx, name, options, func(reader *metrics.Reader, fail context.CancelCauseFunc) consumer.Handler {
-		p := &printer{bufio.NewWriterSize(a.out, 64<<10), printJSON, fail}
-		return p.handler(reader)
-	})
+	options.MaxAttempts, options.Strict = -1, o.order != orderArrival
+	return a.follow(ctx, name, options, a.printing(printJSON))
 }

@@ -99,7 +99,7 @@ func (a *app) tasks(ctx context.Context, o tasksOptions, name string, changed fu
 	if err != nil {
 		return err
 	}
-	q, done, err := a.openQueue(ctx, name)
+	q, _, done, err := a.openQueue(ctx, name)
 	if err != nil {
 		return err
 	}

@@ -4,12 +4,10 @@ import (
 	"context"
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/mqnotify/mqnotify/internal/wake"
-	"github.com/mqnotify/mqnotify/notify"
 )
 
 func newWake(a *app) *cobra.Command {
@@ -68,14 +66,9 @@ which new transactions on TABLE wait, until --patience is over.`,
 		},
 	}
 	cmd.Flags().StringSliceVar(&o.Events, "on", []string{"insert"}, "the changes that wake listeners: insert, update, delete, separated by commas")
-	addWakePatience(cmd, &o)
+	addPatience(cmd, &o.Patience)
 	completeWith(cmd, "on", "insert", "update", "delete")
 	return cmd
-}
-
-func addWakePatience(cmd *cobra.Command, o *wake.Options) {
-	cmd.Flags().DurationVar(&o.Patience, "patience", 30*time.Second, "how long to try while transactions use the table")
-	completeNothing(cmd, "patience")
 }
 
 func newWakeStatus(a *app) *cobra.Command {
@@ -171,15 +164,6 @@ rows of other programs up to a second later.`,
 			return err
 		},
 	}
-	addWakePatience(cmd, &o)
+	addPatience(cmd, &o.Patience)
 	return cmd
-}
-
-// makeWakeTriggers makes the wake triggers of the topics, and of the tables of notifications, tasks and ring buffers. If the
-// account may not make triggers, it warns, and listeners poll. If triggers is false it makes only the routines.
-func (a *app) makeWakeTriggers(ctx context.Context, db *notify.DB, topics []string, triggers bool) error {
-	if triggers {
-		return wake.InstallAll(ctx, db, a.log, topics...)
-	}
-	return wake.Routines(ctx, db, a.log)
 }

@@ -93,7 +93,7 @@ func (a *app) work(ctx context.Context, o workOptions, name string, args []strin
 	if err := findCommand(args); err != nil {
 		return err
 	}
-	q, db, done, err := a.openQueueDB(ctx, name)
+	q, db, done, err := a.openQueue(ctx, name)
 	if err != nil {
 		return err
 	}
