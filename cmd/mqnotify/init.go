@@ -237,9 +237,7 @@ func (a *app) compareTrigger(ctx context.Context, db *notify.DB, t trigger) erro
 	if err != nil && !errors.Is(err, sql.ErrNoRows) {
 		return fmt.Errorf("read trigger %s: %w", ident.Quote(t.name), err)
 	}
-	_, wanted, _ := strings.Cut(t.statement, "FOR EACH ROW")
-	words := func(s string) string { return strings.Join(strings.Fields(strings.Trim(s, "; \n")), " ") }
-	if words(is) != words(wanted) {
+	if !schema.SameTrigger(is, t.statement) {
 		return fmt.Errorf("a trigger %s exists already and does something else: drop it first (DROP TRIGGER %s)",
 			ident.Quote(t.name), ident.Quote(t.name))
 	}
