@@ -89,7 +89,7 @@ type topicStatus struct {
 	name     string
 	wakes    []string     // the events of wake triggers that work
 	triggers []wake.State // those that this account may see
-	gate     wake.Gate
+	gate     wait.GateStatus
 	groups   *consumer.Status // nil if they could not be read
 	note     error            // the reason why there are no groups
 	findings []doctor.Result
