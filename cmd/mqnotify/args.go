@@ -78,15 +78,18 @@ func oneOf(flag, value string, words ...string) error {
 
 // completeWith makes the shell complete a flag with these words only.
 func completeWith(cmd *cobra.Command, flag string, words ...string) {
-	err := cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp))
-	if err != nil {
-		panic(err) // the flag does not exist, or was registered twice
+	complete(cmd, flag, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp))
+}
+
+// completeFiles makes the shell complete these flags with file names, which it does for nothing else (newRoot).
+func completeFiles(cmd *cobra.Command, flags ...string) {
+	for _, flag := range flags {
+		complete(cmd, flag, cobra.FixedCompletions(nil, cobra.ShellCompDirectiveDefault))
 	}
 }
 
-// completeNothing stops the shell from completing these flags with file names.
-func completeNothing(cmd *cobra.Command, flags ...string) {
-	for _, flag := range flags {
-		completeWith(cmd, flag)
+func complete(cmd *cobra.Command, flag string, with cobra.CompletionFunc) {
+	if err := cmd.RegisterFlagCompletionFunc(flag, with); err != nil {
+		panic(err) // the flag does not exist, or was registered twice
 	}
 }

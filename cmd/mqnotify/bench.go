@@ -57,7 +57,7 @@ routines that wake install makes, stay. The account needs the privileges that mq
 	flags.DurationVar(&o.Window, "for", 10*time.Second, "how long each of the five windows of idle is, in which it counts statements;\nan idle listener sends one statement a minute, which a short window misses")
 	flags.BoolVar(&o.json, "json", false, "print a JSON object for each suite")
 	flags.StringVar(&o.plot, "plot", "", "draw the distributions of the times, and latency against idle statements,\ninto this `file` (.svg, .png, .pdf)")
-	completeNothing(cmd, "rounds", "rows", "listeners", "writers", "for")
+	completeFiles(cmd, "plot")
 	return cmd
 }
 

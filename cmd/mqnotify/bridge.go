@@ -68,8 +68,7 @@ on a terminal, else a log line every 10 s.`,
 		Example: `  mqnotify bridge orders --group nats --to 'nats://127.0.0.1:4222/?stream=orders'
   mqnotify bridge orders --group archive --to 'file:///var/lib/shop/orders.jsonl?rotate=100MB'
   mqnotify bridge stock --group redis --to redis://127.0.0.1/0 --from beginning --stop-at-end`,
-		Args:              oneName("TOPIC"),
-		ValidArgsFunction: cobra.NoFileCompletions,
+		Args: oneName("TOPIC"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.bridge(cmd.Context(), o, args[0])
 		},
@@ -89,7 +88,6 @@ on a terminal, else a log line every 10 s.`,
 	flags.BoolVar(&o.stopAtEnd, "stop-at-end", false, "end when all existing rows are sent")
 	a.registerMetrics(cmd)
 	a.registerInherit(cmd, "a program (exec:)")
-	completeNothing(cmd, "to", "group", "in-flight", "attempts")
 	completeWith(cmd, "from", fromBeginning, fromEnd)
 	return cmd
 }

@@ -60,8 +60,7 @@ It skips message tables, mqnotify's own tables and tables that are captured.`,
   mqnotify capture install orders --ops update,delete --columns id,status --into order_status
   mqnotify capture install 'shop\_%' --snapshot
   mqnotify capture install orders --print`,
-		Args:              oneName("TABLE"),
-		ValidArgsFunction: cobra.NoFileCompletions,
+		Args: oneName("TABLE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.Logger, o.Ops = a.log, nil
 			for _, op := range ops {
@@ -87,13 +86,11 @@ It skips message tables, mqnotify's own tables and tables that are captured.`,
 	flags.BoolVar(&snapshot, "snapshot", false, "write the existing rows as messages too")
 	addPatience(cmd, &o.Patience)
 	completeWith(cmd, "ops", "insert", "update", "delete")
-	completeNothing(cmd, "columns", "without", "into")
 	return cmd
 }
 
 func addPatience(cmd *cobra.Command, patience *time.Duration) {
 	cmd.Flags().DurationVar(patience, "patience", 30*time.Second, "how long to try while transactions use the table")
-	completeNothing(cmd, "patience")
 }
 
 func (a *app) captureInstall(ctx context.Context, pattern string, o capture.Options, printed, snapshot bool) error {
@@ -163,8 +160,7 @@ with those that each trigger was made for, and exits with 1 if
 columns that are not captured, because they were left out or added later, and unfinished snapshots.`,
 		Example: `  mqnotify capture status
   mqnotify capture status orders --json`,
-		Args:              cobra.MaximumNArgs(1),
-		ValidArgsFunction: cobra.NoFileCompletions,
+		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			name := ""
 			if len(args) == 1 {
@@ -284,8 +280,7 @@ once. It tries to lock for 2 s at a time, until --patience is over. For the lock
 needs LOCK TABLES on the database, in addition to the privileges for install.`,
 		Example: `  mqnotify capture repair orders
   mqnotify capture repair orders --without paid`,
-		Args:              oneName("TABLE"),
-		ValidArgsFunction: cobra.NoFileCompletions,
+		Args: oneName("TABLE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			db, err := a.open()
 			if err != nil {
@@ -304,7 +299,6 @@ needs LOCK TABLES on the database, in addition to the privileges for install.`,
 		},
 	}
 	cmd.Flags().StringSliceVar(&o.Without, "without", nil, "leave these columns out, instead of those that were left out before")
-	completeNothing(cmd, "without")
 	addPatience(cmd, &o.Patience)
 	return cmd
 }
@@ -316,9 +310,8 @@ func newCaptureRemove(a *app) *cobra.Command {
 		Short: "Drop the capture triggers of TABLE; its topic stays",
 		Long: `Drops the capture triggers of TABLE, also if a rename moved them to another table. The topic and
 its messages stay.`,
-		Example:           `  mqnotify capture remove orders`,
-		Args:              oneName("TABLE"),
-		ValidArgsFunction: cobra.NoFileCompletions,
+		Example: `  mqnotify capture remove orders`,
+		Args:    oneName("TABLE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			db, err := a.open()
 			if err != nil {

@@ -35,8 +35,7 @@ which mqnotify init makes, in addition to the privileges for install. If TABLE c
 is a pattern of LIKE, and the command makes a snapshot of every captured table that matches.`,
 		Example: `  mqnotify capture snapshot orders
   mqnotify capture snapshot 'shop\_%'`,
-		Args:              oneName("TABLE"),
-		ValidArgsFunction: cobra.NoFileCompletions,
+		Args: oneName("TABLE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx := cmd.Context()
 			db, err := a.open()
@@ -61,7 +60,6 @@ is a pattern of LIKE, and the command makes a snapshot of every captured table t
 	}
 	cmd.Flags().BoolVar(&o.Restart, "restart", false, "begin again instead of continuing an unfinished snapshot")
 	cmd.Flags().DurationVar(&o.Patience, "patience", 30*time.Second, "how long to wait for a transaction that has locked a row or the table")
-	completeNothing(cmd, "patience")
 	return cmd
 }
 

@@ -47,7 +47,7 @@ func (c *connection) register(root *cobra.Command) {
 	flags.StringVar(&c.tls, "tls", "", "how to verify the server: true, ca:/path.pem or sha256:FINGERPRINT;\ninstead of the DSN's tls= or the file's ssl-mode")
 	flags.DurationVar(&c.wait, "wait", 0, "how long to wait for a server that does not answer yet; without =DURATION forever")
 	flags.Lookup("wait").NoOptDefVal = (365 * 24 * time.Hour).String()
-	completeNothing(root, "dsn", "database", "tls", "wait")
+	completeFiles(root, "defaults-file")
 }
 
 // config returns the driver's configuration for the server that the user named. Its DBName may be empty.

@@ -67,8 +67,7 @@ and .Row.COLUMN for a table that init did not make.`,
   mqnotify consume orders --format '{{.ID}} {{.Headers.kind}} {{.Payload}}'
   mqnotify consume orders --group billing --members-share --partition-by customer -- ./bill
   mqnotify consume orders --group mailer --reset --from 2026-01-31 --limit 10`,
-		Args:              oneNameAndCommand("TOPIC"),
-		ValidArgsFunction: cobra.NoFileCompletions,
+		Args: oneNameAndCommand("TOPIC"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.consume(cmd.Context(), o, args[0], args[1:], cmd.Flags().Changed("attempts"))
 		},
@@ -93,7 +92,6 @@ and .Row.COLUMN for a table that init did not make.`,
 	flags.BoolVar(&o.stopAtEnd, "stop-at-end", false, "end after the existing messages")
 	a.registerMetrics(cmd)
 	a.registerInherit(cmd, "COMMAND")
-	completeNothing(cmd, "group", "partitions", "partition-by", "limit", "attempts", "timeout")
 	completeWith(cmd, "from", "beginning", fromEnd)
 	completeWith(cmd, "format", formatJSON, formatPayload)
 	completeWith(cmd, "flag", "counter", "row")

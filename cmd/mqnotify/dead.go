@@ -79,7 +79,6 @@ runs; the dead letter stays until the row is handled. A deleted row can't be tri
 	flags.Uint64Var(&o.filter.After, "after", 0, "list dead letters after this `id`")
 	flags.BoolVar(&o.json, "json", false, "print a line of JSON for each dead letter; for retry and delete, one object")
 	flags.StringVar(&o.idColumn, "id-column", "", "the `column` that consumers read by; default the AUTO_INCREMENT column or the primary key")
-	completeNothing(cmd, "group", "error", "limit", "after", "id-column")
 	return cmd
 }
 

@@ -33,14 +33,12 @@ problem, and with 0 if there are only warnings.`,
 		Example: `  mqnotify doctor
   mqnotify doctor orders invoices
   mqnotify doctor --json orders | jq -r 'select(.level != "ok").text'`,
-		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, topics []string) error {
 			return a.doctor(cmd.Context(), o, topics)
 		},
 	}
 	cmd.Flags().BoolVar(&o.json, "json", false, "print a JSON object for each finding")
 	cmd.Flags().DurationVar(&o.timeout, "timeout", 10*time.Second, "how long the server may take to answer a check")
-	completeNothing(cmd, "timeout")
 	return cmd
 }
 

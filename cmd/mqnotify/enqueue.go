@@ -38,8 +38,7 @@ neither, workers find the tasks by polling, within a second.`,
   mqnotify enqueue mail --delay 10m --retries 3 --print-ids 'later'
   mqnotify enqueue reports --unique may --priority -1 '{"month": 5}'
   ls *.wav | mqnotify enqueue encode`,
-		Args:              someNames("QUEUE"),
-		ValidArgsFunction: cobra.NoFileCompletions,
+		Args: someNames("QUEUE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.enqueue(cmd.Context(), o, args[0], args[1:])
 		},
@@ -52,7 +51,6 @@ neither, workers find the tasks by polling, within a second.`,
 	flags.IntVar(&o.retries, "retries", 5, "how often a failed task is tried again")
 	flags.IntVar(&o.batch, "batch", 1000, "commit at most this many lines together")
 	flags.BoolVar(&o.printIDs, "print-ids", false, "print the id of each committed task on a line; 0 if --unique\nkept the task out")
-	completeNothing(cmd, "priority", "delay", "at", "unique", "retries", "batch")
 	return cmd
 }
 

@@ -50,8 +50,7 @@ Other users of the machine see the command line: put a URL with a password into 
 import waits for a broker or a database that is away.`,
 		Example: `  mqnotify import --from 'nats://127.0.0.1:4222/?stream=payments' --into payments
   mqnotify import --from 'amqp://127.0.0.1/?queue=mails' --into mails --keep 72h`,
-		Args:              cobra.NoArgs,
-		ValidArgsFunction: cobra.NoFileCompletions,
+		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.importFrom(cmd.Context(), o)
 		},
@@ -62,7 +61,6 @@ import waits for a broker or a database that is away.`,
 	flags.IntVar(&o.batch, "batch", 500, "insert at most this many messages in one transaction")
 	flags.DurationVar(&o.keep, "keep", 7*24*time.Hour, "how long ids are kept: a message that the broker sends again later\nis stored twice")
 	a.registerMetrics(cmd)
-	completeNothing(cmd, "from", "into", "batch", "keep")
 	return cmd
 }
 

@@ -61,7 +61,6 @@ order of entry.`,
   mqnotify init --print orders | less            # the SQL, without a server
   mqnotify init --queue mail
   mqnotify init --trigger legacy_orders --trigger-on insert,update`,
-		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, topics []string) error {
 			triggers, err := o.statements()
 			if err != nil {
@@ -134,7 +133,6 @@ order of entry.`,
 	flags.StringArrayVar(&o.queues, "queue", nil, "make this `queue` of tasks; may be repeated")
 	flags.BoolVar(&o.ordered, "ordered", false, "for --queue: give out one task at a time, in the order of entry")
 	flags.BoolVar(&o.remove, "remove", false, "drop the procedures for programs in other languages, and make nothing")
-	completeNothing(cmd, "trigger", "queue")
 	completeWith(cmd, "trigger-form", string(schema.TriggerCounter), string(schema.TriggerRow))
 	completeWith(cmd, "trigger-on", "insert", "update", "delete")
 	return cmd

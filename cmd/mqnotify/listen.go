@@ -48,8 +48,7 @@ After Ctrl-C the running COMMAND may take up to 30 s to finish.`,
 		Example: `  mqnotify listen orders invoices
   mqnotify listen reload --limit 1 && ./read-the-config
   mqnotify listen customers -- ./sync-customers`,
-		Args:              namesAndCommand,
-		ValidArgsFunction: cobra.NoFileCompletions,
+		Args: namesAndCommand,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			names, command := args, []string(nil)
 			if dash := cmd.ArgsLenAtDash(); dash >= 0 {
@@ -62,7 +61,6 @@ After Ctrl-C the running COMMAND may take up to 30 s to finish.`,
 	flags.IntVar(&o.limit, "limit", 0, "end after this many notifications; 0 is no limit")
 	flags.BoolVar(&o.json, "json", false, "print a JSON object for each, with time, name, payload (payload_base64\nif it is not UTF-8), and missed if notifications before it were missed")
 	a.registerInherit(cmd, "COMMAND")
-	completeNothing(cmd, "limit")
 	return cmd
 }
 

@@ -68,8 +68,7 @@ session can hold the lease.`,
 		Example: `  mqnotify lock nightly-report -- ./report
   mqnotify lock deploy --timeout 0s -E 1 -- ./deploy production
   mqnotify lock import --kind lease --ttl 1m -- sh -c './import --fence "$MQNOTIFY_TOKEN"'`,
-		Args:              oneNameAndCommand("NAME"),
-		ValidArgsFunction: cobra.NoFileCompletions,
+		Args: oneNameAndCommand("NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.waits = !cmd.Flags().Changed("timeout")
 			if cmd.Flags().Changed("ttl") && o.kind != kindLease {
@@ -85,7 +84,6 @@ session can hold the lease.`,
 	flags.IntVarP(&o.notGot, "conflict-exit-code", "E", exitNotGot, "the exit `code` if another session holds the lock")
 	a.registerInherit(cmd, "COMMAND")
 	completeWith(cmd, "kind", kindAdvisory, kindLease)
-	completeNothing(cmd, "timeout", "ttl", "conflict-exit-code")
 	return cmd
 }
 

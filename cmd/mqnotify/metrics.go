@@ -20,7 +20,6 @@ import (
 // registerMetrics adds --metrics to a command that runs until it is stopped.
 func (a *app) registerMetrics(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&a.metrics, "metrics", "", "serve /metrics (Prometheus) and /healthz over HTTP on this `address`, such as\n127.0.0.1:9090; default none")
-	completeNothing(cmd, "metrics")
 }
 
 // measured has the metrics of a command.

@@ -56,8 +56,7 @@ were committed before.`,
   mqnotify produce orders --header kind=paid --print-ids '{"order":1}'
   tail -F access.log | mqnotify produce lines
   mqnotify produce orders --mode handshake < orders.txt`,
-		Args:              someNames("TOPIC"),
-		ValidArgsFunction: cobra.NoFileCompletions,
+		Args: someNames("TOPIC"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.produce(cmd.Context(), o, args[0], args[1:])
 		},
@@ -68,7 +67,6 @@ were committed before.`,
 	flags.StringVar(&o.mode, "mode", modeNotify, "notify, or handshake to alternate with one consumer")
 	flags.BoolVar(&o.printIDs, "print-ids", false, "print the id of each committed message on a line")
 	flags.BoolVar(&o.flag, "flag", false, "set the topic's one-row flag after each commit")
-	completeNothing(cmd, "header", "batch")
 	completeWith(cmd, "mode", modeNotify, modeHandshake)
 	return cmd
 }

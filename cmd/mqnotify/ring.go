@@ -36,9 +36,8 @@ func newRingCreate(a *app) *cobra.Command {
 		Short: "Make a ring buffer",
 		Long: `Makes the ring buffer NAME of --size entries, in the tables that init makes. If it exists with the
 same size, create changes nothing; if it exists with another size, create fails.`,
-		Example:           `  mqnotify ring create log --size 1000`,
-		Args:              oneName("NAME"),
-		ValidArgsFunction: cobra.NoFileCompletions,
+		Example: `  mqnotify ring create log --size 1000`,
+		Args:    oneName("NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if !cmd.Flags().Changed("size") {
 				return usagef("--size: say how many entries the ring keeps")
@@ -52,7 +51,6 @@ same size, create changes nothing; if it exists with another size, create fails.
 		},
 	}
 	cmd.Flags().IntVar(&size, "size", 0, "how many entries the ring keeps; from 1 to 10000000")
-	completeNothing(cmd, "size")
 	return cmd
 }
 
@@ -69,8 +67,7 @@ exist, put calls the procedure mqnotify_wake after each commit. If the database 
 readers find the entries by polling, within a second.`,
 		Example: `  mqnotify ring put log 'hello'
   vmstat 1 | mqnotify ring put log`,
-		Args:              someNames("NAME"),
-		ValidArgsFunction: cobra.NoFileCompletions,
+		Args: someNames("NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.ringPut(cmd.Context(), args[0], args[1:])
 		},
@@ -138,8 +135,7 @@ their number is logged to stderr, and with --json also printed in their place, a
 		Example: `  mqnotify ring read log
   mqnotify ring read log -f -n 0
   mqnotify ring read log --after 4711 --json`,
-		Args:              oneName("NAME"),
-		ValidArgsFunction: cobra.NoFileCompletions,
+		Args: oneName("NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			changed := cmd.Flags().Changed
 			switch {
@@ -157,7 +153,6 @@ their number is logged to stderr, and with --json also printed in their place, a
 	flags.Uint64Var(&o.after, "after", 0, "begin after the entry with this `number`; overwritten entries after it count as missed")
 	flags.BoolVarP(&o.follow, "follow", "f", false, "wait for new entries and print them")
 	flags.BoolVar(&o.json, "json", false, "print a line of JSON for each entry")
-	completeNothing(cmd, "last", "after")
 	return cmd
 }
 

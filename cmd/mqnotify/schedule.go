@@ -41,8 +41,7 @@ NAME; tasks that were entered stay.`,
   mqnotify schedule reports often --cron '*/5 * * * *' --unique often --retries 0
   mqnotify schedule reports
   mqnotify schedule reports nightly --remove`,
-		Args:              someNames("QUEUE"),
-		ValidArgsFunction: cobra.NoFileCompletions,
+		Args: someNames("QUEUE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			changed := cmd.Flags().Changed
 			what, err := o.read(args, changed("cron"), changed("priority") || changed("unique") || changed("retries"))
@@ -59,7 +58,6 @@ NAME; tasks that were entered stay.`,
 	flags.IntVar(&o.retries, "retries", 5, "how often a failed task is tried again")
 	flags.BoolVar(&o.remove, "remove", false, "remove the recurring task NAME")
 	flags.BoolVar(&o.json, "json", false, "print a line of JSON for each recurring task")
-	completeNothing(cmd, "cron", "priority", "unique", "retries")
 	return cmd
 }
 

@@ -33,7 +33,6 @@ func (s *selection) register(cmd *cobra.Command) {
 		"account can't see (see grants); rows of transactions that stay open\nfor longer may be LOST")
 	flags.StringVar(&s.mode, "mode", modeAuto, "how to wait: auto (for the wake trigger, or by polling if there is none),\n"+
 		"handshake (with produce --mode handshake) or poll")
-	completeNothing(cmd, "id-column", "columns", "where", "grace")
 	completeWith(cmd, "mode", waitModes...)
 }
 

@@ -47,8 +47,7 @@ docs/guide/serve.md.`,
 		Example: `  mqnotify serve orders invoices
   curl -N http://127.0.0.1:8080/topics/orders/events
   mqnotify serve orders --listen :8443 --tokens tokens --tls-cert cert.pem --tls-key key.pem`,
-		Args:              someNames("TOPIC"),
-		ValidArgsFunction: cobra.NoFileCompletions,
+		Args: someNames("TOPIC"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.Topics = args
 			return a.serve(cmd.Context(), o)
@@ -67,7 +66,7 @@ docs/guide/serve.md.`,
 	flags.Int64Var(&o.MaxMemory, "max-memory", 64<<20, "the limit of the `bytes` of messages that requests hold in memory; above it slow\nclients are disconnected")
 	flags.IntVar(&o.Buffer, "buffer", 8192, "how many `messages` a client may be behind before it is disconnected")
 	flags.DurationVar(&o.Heartbeat, "heartbeat", 0, "how often an idle stream sends a comment; default 15s")
-	completeNothing(cmd, "listen", "cors", "max-body", "max-connections", "max-per-client", "max-database-requests", "max-memory", "buffer", "heartbeat")
+	completeFiles(cmd, "tokens", "tls-cert", "tls-key")
 	return cmd
 }
 

@@ -34,8 +34,7 @@ inserted later with a smaller key.`,
 		Example: `  mqnotify tail orders
   mqnotify tail -f -n 0 orders | jq .status
   mqnotify tail orders -n 100 --columns id,status --where "status <> 'done'"`,
-		Args:              oneName("TABLE"),
-		ValidArgsFunction: cobra.NoFileCompletions,
+		Args: oneName("TABLE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if !o.follow && cmd.Flags().Changed("mode") {
 				return usagef("--mode is for waiting: give -f too")
@@ -49,7 +48,6 @@ inserted later with a smaller key.`,
 	flags.StringVar(&o.order, "order", orderArrival, "arrival, or strict for the order of the ids")
 	o.selection.register(cmd)
 	o.anyKey = true // tail stores no offset, and warns
-	completeNothing(cmd, "rows")
 	completeWith(cmd, "order", orderArrival, "strict")
 	return cmd
 }

@@ -47,8 +47,7 @@ with --dead also dead ones, in small batches. These flags print the number of ta
   mqnotify tasks mail --state dead --json
   mqnotify tasks mail --retry 17,18
   mqnotify tasks mail --prune 168h`,
-		Args:              oneName("QUEUE"),
-		ValidArgsFunction: cobra.NoFileCompletions,
+		Args: oneName("QUEUE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.tasks(cmd.Context(), o, args[0], cmd.Flags().Changed)
 		},
@@ -66,7 +65,6 @@ with --dead also dead ones, in small batches. These flags print the number of ta
 	flags.DurationVar(&o.prune, "prune", 0, "delete tasks that have been done for longer than this")
 	flags.BoolVar(&o.pruneDead, "dead", false, "for --prune: also delete dead tasks")
 	completeWith(cmd, "state", taskStates...)
-	completeNothing(cmd, "limit", "after", "retry", "retries", "cancel", "prune")
 	return cmd
 }
 

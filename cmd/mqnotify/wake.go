@@ -48,8 +48,7 @@ The server makes a trigger only while no transaction uses TABLE. install tries f
 which new transactions on TABLE wait, until --patience is over.`,
 		Example: `  mqnotify wake install orders
   mqnotify wake install stock --on insert,update,delete   # for mqnotify.Await on its columns`,
-		Args:              cobra.MinimumNArgs(1),
-		ValidArgsFunction: cobra.NoFileCompletions,
+		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, tables []string) error {
 			for _, event := range o.Events {
 				if err := oneOf("on", strings.ToLower(event), "insert", "update", "delete"); err != nil {
@@ -78,8 +77,7 @@ func newWakeStatus(a *app) *cobra.Command {
 		Short: "Show the wake triggers, and whether they work",
 		Long: `Prints the wake triggers that this account may see: those of the tables on which it has TRIGGER. It
 exits with 1 if one of them does not work. mqnotify wake install repairs it.`,
-		Args:              cobra.NoArgs,
-		ValidArgsFunction: cobra.NoFileCompletions,
+		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.wakeStatus(cmd.Context(), asJSON)
 		},
@@ -144,9 +142,8 @@ func newWakeRemove(a *app) *cobra.Command {
 		Short: "Drop the wake triggers of TABLE",
 		Long: `Drops the wake triggers of TABLE. Its consumers notice it at once and poll from then on: they find
 rows of other programs up to a second later.`,
-		Example:           `  mqnotify wake remove orders`,
-		Args:              oneName("TABLE"),
-		ValidArgsFunction: cobra.NoFileCompletions,
+		Example: `  mqnotify wake remove orders`,
+		Args:    oneName("TABLE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			db, err := a.open()
 			if err != nil {

@@ -49,8 +49,7 @@ work waits in the server until a task is entered or due. It also enters the queu
 After Ctrl-C the tasks in hand may take up to 30 s to finish.`,
 		Example: `  mqnotify work mail -- ./send-mail
   mqnotify work encode --concurrency 4 --visibility 5m -- sh -c 'read f; exec ./encode "$f"'`,
-		Args:              oneNameAndCommand("QUEUE"),
-		ValidArgsFunction: cobra.NoFileCompletions,
+		Args: oneNameAndCommand("QUEUE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.work(cmd.Context(), o, args[0], args[1:])
 		},
@@ -64,7 +63,6 @@ After Ctrl-C the tasks in hand may take up to 30 s to finish.`,
 	flags.BoolVar(&o.Discard, "discard", false, "delete tasks that are done instead of keeping them")
 	a.registerMetrics(cmd)
 	a.registerInherit(cmd, "COMMAND")
-	completeNothing(cmd, "concurrency", "visibility", "lapses", "backoff", "timeout")
 	return cmd
 }
 
