@@ -73,12 +73,9 @@ func (a *app) bench(ctx context.Context, o benchOptions, suites []string) error 
 	if len(suites) == 0 {
 		suites = bench.Suites
 	}
-	config, err := a.config()
+	config, err := a.databaseConfig()
 	if err != nil {
 		return err
-	}
-	if config.DBName == "" {
-		return errNoDatabase
 	}
 	shown := time.Now()
 	o.Progress = func(suite string, done, of int) {

@@ -8,7 +8,6 @@ import (
 	"net/url"
 	"sync/atomic"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 
 	"github.com/mqnotify/mqnotify/bridge"
@@ -116,7 +115,7 @@ func (a *app) bridge(ctx context.Context, o bridgeOptions, topic string) error {
 	defer m.stop()
 	var sent, dead atomic.Uint64
 	m.count("mqnotify_bridge_messages_total", "Messages that the destination confirmed (sent), or that went to the dead letters (dead).",
-		prometheus.Labels{"topic": topic}, "outcome", []string{"sent", "dead"}, func() []uint64 { return []uint64{sent.Load(), dead.Load()} })
+		"topic", topic, map[string]*atomic.Uint64{"sent": &sent, "dead": &dead})
 	if err := m.groups(db, topic, options.Consumer.Key); err != nil {
 		return err
 	}

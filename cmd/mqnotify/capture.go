@@ -118,7 +118,10 @@ func (a *app) captureInstall(ctx context.Context, pattern string, o capture.Opti
 		case err != nil:
 			return err
 		}
-		a.warnOfCascades(ctx, plan)
+		if len(plan.Cascades) > 0 {
+			a.log.WarnContext(ctx, "a foreign key of the table has ON DELETE or ON UPDATE actions: no trigger fires for the rows that they change, so these changes are not captured",
+				"table", plan.Table, "parents", plan.Cascades)
+		}
 		if printed {
 			if err := ignoreBrokenPipe(writeAll(a.out, plan.Script)); err != nil {
 				return err
@@ -135,13 +138,6 @@ func (a *app) captureInstall(ctx context.Context, pattern string, o capture.Opti
 		}
 	}
 	return nil
-}
-
-func (a *app) warnOfCascades(ctx context.Context, plan *capture.Plan) {
-	if len(plan.Cascades) > 0 {
-		a.log.WarnContext(ctx, "a foreign key of the table has ON DELETE or ON UPDATE actions: no trigger fires for the rows that they change, so these changes are not captured",
-			"table", plan.Table, "parents", plan.Cascades)
-	}
 }
 
 func newCaptureStatus(a *app) *cobra.Command {

@@ -108,17 +108,23 @@ func (a *app) findConfig() (*mysql.Config, error) {
 	return nil, errNoServer
 }
 
+// databaseConfig is config for a command that needs a database.
+func (a *app) databaseConfig() (*mysql.Config, error) {
+	config, err := a.config()
+	if err == nil && config.DBName == "" {
+		return nil, errNoDatabase
+	}
+	return config, err
+}
+
 // open returns a pool for the database without connecting. The caller closes it.
 func (a *app) open() (*notify.DB, error) { return a.openWith(nil) }
 
 // openWith is open with a function that dials; nil is the driver's own.
 func (a *app) openWith(dial dialer) (*notify.DB, error) {
-	config, err := a.config()
+	config, err := a.databaseConfig()
 	if err != nil {
 		return nil, err
-	}
-	if config.DBName == "" {
-		return nil, errNoDatabase
 	}
 	config.DialFunc = dial
 	if a.metrics != "" {

@@ -120,12 +120,9 @@ func (a *app) database() (string, error) {
 		}
 		return name, nil
 	}
-	config, err := a.config()
-	switch {
-	case errors.Is(err, errNoServer):
+	config, err := a.databaseConfig()
+	if errors.Is(err, errNoServer) {
 		return "", usagef("no database is named: give --database NAME, or a DSN with a database")
-	case err == nil && config.DBName == "":
-		err = errNoDatabase
 	}
 	if err != nil {
 		return "", err

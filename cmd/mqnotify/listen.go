@@ -48,7 +48,7 @@ After Ctrl-C the running COMMAND may take up to 30 s to finish.`,
 		Example: `  mqnotify listen orders invoices
   mqnotify listen reload --limit 1 && ./read-the-config
   mqnotify listen customers -- ./sync-customers`,
-		Args: namesAndCommand,
+		Args: andCommand(someNames("NAME")),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			names, command := args, []string(nil)
 			if dash := cmd.ArgsLenAtDash(); dash >= 0 {
@@ -62,17 +62,6 @@ After Ctrl-C the running COMMAND may take up to 30 s to finish.`,
 	flags.BoolVar(&o.json, "json", false, "print a JSON object for each, with time, name, payload (payload_base64\nif it is not UTF-8), and missed if notifications before it were missed")
 	a.registerInherit(cmd, "COMMAND")
 	return cmd
-}
-
-// namesAndCommand accepts one or more names, and an optional command after --.
-func namesAndCommand(cmd *cobra.Command, args []string) error {
-	if dash := cmd.ArgsLenAtDash(); dash >= 0 {
-		if len(args) == dash { // as of "-- $HANDLER" with an empty variable
-			return errNoCommand
-		}
-		args = args[:dash]
-	}
-	return someNames("NAME")(cmd, args)
 }
 
 func (a *app) listen(ctx context.Context, o listenOptions, names, args []string) error {

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -62,15 +63,12 @@ func (a *app) measure(ctx context.Context, db *notify.DB) (*measured, error) {
 	return m, nil
 }
 
-// count registers a counter for each value of the label. f returns the counts in the order of values.
-func (m *measured) count(name, help string, labels prometheus.Labels, label string, values []string, f func() []uint64) {
-	for i, value := range values {
-		all := prometheus.Labels{label: value}
-		for k, v := range labels {
-			all[k] = v
-		}
-		m.registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help, ConstLabels: all},
-			func() float64 { return float64(f()[i]) }))
+// count registers a counter for each outcome, with another label.
+func (m *measured) count(name, help, label, value string, outcomes map[string]*atomic.Uint64) {
+	for outcome, count := range outcomes {
+		labels := prometheus.Labels{label: value, "outcome": outcome}
+		m.registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help, ConstLabels: labels},
+			func() float64 { return float64(count.Load()) }))
 	}
 }
 

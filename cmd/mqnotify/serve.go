@@ -97,12 +97,9 @@ func (a *app) serve(ctx context.Context, o serveOptions) error {
 		}
 		secure = &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}
 	}
-	config, err := a.config()
+	config, err := a.databaseConfig()
 	if err != nil {
 		return err
-	}
-	if config.DBName == "" {
-		return errNoDatabase
 	}
 	o.Commands = metrics.CountCommands(config)
 	if os.Getenv("GOMEMLIMIT") == "" {

@@ -7,7 +7,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 
 	"github.com/mqnotify/mqnotify/queue"
@@ -101,19 +100,14 @@ func (a *app) work(ctx context.Context, o workOptions, name string, args []strin
 		return err
 	}
 	defer m.stop()
-	outcomes := []string{"done", "failed", "dead", "lost", "retried"}
 	counts := make(map[string]*atomic.Uint64)
-	for _, outcome := range outcomes {
+	for _, outcome := range []string{"done", "failed", "dead", "lost"} {
 		counts[outcome] = new(atomic.Uint64)
 	}
-	o.Count = func(what string) { counts[what].Add(1) }
 	m.count("mqnotify_tasks_total", "Attempts at tasks, by outcome. An attempt is lost if the claim was lost before the outcome was stored.",
-		prometheus.Labels{"queue": name}, "outcome", outcomes[:4], func() (all []uint64) {
-			for _, outcome := range outcomes[:4] {
-				all = append(all, counts[outcome].Load())
-			}
-			return all
-		})
+		"queue", name, counts)
+	counts["retried"] = new(atomic.Uint64) // transactions that were run again: not an outcome
+	o.Count = func(what string) { counts[what].Add(1) }
 	// The worker counts its claim as lost a tenth of the visibility timeout before it lapses. Half of the tenth is for SIGTERM, the
 	// other half for the kill itself.
 	run := &command{args, min(killAfter, o.Visibility/20), a}
