@@ -179,12 +179,7 @@ func (a *app) captureStatus(ctx context.Context, name string, asJSON bool) error
 	if err != nil {
 		return err
 	}
-	if asJSON {
-		err = writeLines(a.out, states, shownCapture)
-	} else {
-		err = writeAll(a.out, captureTable(states))
-	}
-	if err := ignoreBrokenPipe(err); err != nil {
+	if err := ignoreBrokenPipe(writeList(a.out, asJSON, states, shownCapture, captureTable)); err != nil {
 		return err
 	}
 	for _, s := range states {

@@ -163,7 +163,7 @@ func (a *app) dead(ctx context.Context, o deadOptions, topic, verb string) error
 	if err != nil {
 		return err
 	}
-	return ignoreBrokenPipe(a.listDead(list, o))
+	return ignoreBrokenPipe(writeList(a.out, o.json, list, shownLetter, o.table))
 }
 
 var (
@@ -192,12 +192,9 @@ func (a *app) countDead(o deadOptions, what string, n int, gone []uint64) error 
 	return ignoreBrokenPipe(writeJSON(a.out, counts))
 }
 
-func (a *app) listDead(list []consumer.DeadLetter, o deadOptions) error {
-	if o.json {
-		return writeLines(a.out, list, shownLetter)
-	}
+func (o *deadOptions) table(list []consumer.DeadLetter) string {
 	if len(list) == 0 {
-		return writeAll(a.out, "no dead letters\n")
+		return "no dead letters\n"
 	}
 	rows := []string{"ID\tGROUP\tMESSAGE\tATTEMPTS\tFAILED AT\tSTATE\tPAYLOAD\tERROR"}
 	for _, l := range list {
@@ -208,7 +205,7 @@ func (a *app) listDead(list []consumer.DeadLetter, o deadOptions) error {
 	if len(list) == o.filter.Limit {
 		text += fmt.Sprintf("there may be more: --after %d\n", list[len(list)-1].ID)
 	}
-	return writeAll(a.out, text)
+	return text
 }
 
 func deadState(l consumer.DeadLetter) string {

@@ -68,10 +68,7 @@ func (o *enqueueOptions) check(payloads int) error {
 	case o.entry.Unique != "" && payloads != 1:
 		return usagef("--unique is for one task: give one PAYLOAD")
 	}
-	o.entry.Retries = o.retries
-	if o.retries == 0 {
-		o.entry.Retries = -1
-	}
+	o.entry.Retries = retriesOption(o.retries)
 	if o.at != "" {
 		at, err := time.Parse(time.RFC3339, o.at)
 		if err != nil {
@@ -80,6 +77,14 @@ func (o *enqueueOptions) check(payloads int) error {
 		o.entry.At = at
 	}
 	return nil
+}
+
+// retriesOption converts --retries, of which 0 means none, to an option of package queue, of which 0 means the default.
+func retriesOption(flag int) int {
+	if flag == 0 {
+		return -1
+	}
+	return flag
 }
 
 func (a *app) enqueue(ctx context.Context, o enqueueOptions, name string, payloads []string) error {

@@ -24,8 +24,8 @@ type feedWords struct {
 	before string // in an error: "messages published"
 }
 
-// feed calls store with at most most payloads at a time, or if there are no payloads with lines of stdin, until all are stored or ctx
-// ends. store returns how many it has stored.
+// feed calls store with the payloads, or if there are none with lines of stdin, until all are stored or ctx ends. most limits the
+// payloads of a call. store returns how many it has stored.
 func (a *app) feed(ctx context.Context, payloads []string, most int, words feedWords,
 	store func(ctx context.Context, batch [][]byte) (stored int, err error),
 ) error {

@@ -39,6 +39,14 @@ func writeLines[T any](out io.Writer, all []T, show func(T) any) error {
 	return writeAll(out, text.String())
 }
 
+// writeList writes a list to stdout: with --json a line of JSON for each element, in the form that show returns, else table's text.
+func writeList[T any](out io.Writer, asJSON bool, all []T, show func(T) any, table func([]T) string) error {
+	if asJSON {
+		return writeLines(out, all, show)
+	}
+	return writeAll(out, table(all))
+}
+
 // aligned returns rows with tabs between their cells as a table with aligned columns.
 func aligned(rows []string) string {
 	var out strings.Builder

@@ -92,10 +92,7 @@ func (o *scheduleOptions) read(args []string, timed, described bool) (what int, 
 	if o.remove {
 		return scheduleRemove, nil
 	}
-	o.recurring.Entry.Retries = o.retries
-	if o.retries == 0 {
-		o.recurring.Entry.Retries = -1
-	}
+	o.recurring.Entry.Retries = retriesOption(o.retries)
 	if len(args) > 2 {
 		o.recurring.Entry.Payload = []byte(args[2])
 	}
@@ -122,24 +119,22 @@ func (a *app) schedule(ctx context.Context, o scheduleOptions, name string, what
 	if err != nil {
 		return err
 	}
-	return ignoreBrokenPipe(a.listSchedules(name, all, o.json))
+	shown := func(s queue.Recurring) any { return shownSchedule(name, s) }
+	return ignoreBrokenPipe(writeList(a.out, o.json, all, shown, scheduleTable))
 }
 
 var errNoRecurring = errors.New("there is no recurring task")
 
-func (a *app) listSchedules(name string, all []queue.Recurring, asJSON bool) error {
-	if asJSON {
-		return writeLines(a.out, all, func(s queue.Recurring) any { return shownSchedule(name, s) })
-	}
+func scheduleTable(all []queue.Recurring) string {
 	if len(all) == 0 {
-		return writeAll(a.out, "no recurring tasks\n")
+		return "no recurring tasks\n"
 	}
 	rows := []string{"NAME\tCRON\tNEXT\tPRIORITY\tRETRIES\tUNIQUE\tPAYLOAD"}
 	for _, s := range all {
 		rows = append(rows, fmt.Sprintf("%s\t%s\t%s\t%d\t%d\t%s\t%s", inCell(s.Name), inCell(s.Cron), s.Next.Format(time.RFC3339),
 			s.Entry.Priority, max(0, s.Entry.Retries), inCell(s.Entry.Unique), inCell(string(s.Entry.Payload))))
 	}
-	return writeAll(a.out, aligned(rows))
+	return aligned(rows)
 }
 
 // shownSchedule returns a recurring task in the form of --json.

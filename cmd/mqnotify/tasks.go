@@ -102,22 +102,22 @@ func (a *app) tasks(ctx context.Context, o tasksOptions, name string, changed fu
 		return err
 	}
 	defer done()
-	retries := o.retries
-	if retries == 0 {
-		retries = -1
-	}
 	var n int
 	switch {
 	case o.counts:
 		return a.countTasks(ctx, q, o.json)
 	case o.retryDead || len(o.retry) > 0:
-		n, err = q.Retry(ctx, filter, retries)
+		n, err = q.Retry(ctx, filter, retriesOption(o.retries))
 	case len(o.cancel) > 0:
 		n, err = q.Cancel(ctx, filter)
 	case changed("prune"):
 		n, err = q.Prune(ctx, o.prune, o.pruned()...)
 	default:
-		return a.listTasks(ctx, q, filter, o.json)
+		tasks, err := q.List(ctx, filter)
+		if err != nil {
+			return err
+		}
+		return ignoreBrokenPipe(writeList(a.out, o.json, tasks, shownTask, o.table))
 	}
 	if err != nil {
 		return err
@@ -151,16 +151,9 @@ func (o *tasksOptions) pruned() []string {
 	return []string{"done"}
 }
 
-func (a *app) listTasks(ctx context.Context, q *queue.Queue, filter queue.Filter, asJSON bool) error {
-	tasks, err := q.List(ctx, filter)
-	if err != nil {
-		return err
-	}
-	if asJSON {
-		return ignoreBrokenPipe(writeLines(a.out, tasks, shownTask))
-	}
+func (o *tasksOptions) table(tasks []queue.Task) string {
 	if len(tasks) == 0 {
-		return ignoreBrokenPipe(writeAll(a.out, "no tasks\n"))
+		return "no tasks\n"
 	}
 	rows := []string{"ID\tSTATE\tPRIORITY\tATTEMPTS\tRETRIES\tLAPSES\tAT\tOWNER\tPAYLOAD\tERROR"}
 	for _, t := range tasks {
@@ -172,10 +165,10 @@ func (a *app) listTasks(ctx context.Context, q *queue.Queue, filter queue.Filter
 			inCell(t.Owner), inCell(string(t.Payload)), inCell(t.LastError)))
 	}
 	text := aligned(rows)
-	if len(tasks) == filter.Limit {
+	if len(tasks) == o.limit {
 		text += fmt.Sprintf("there may be more: --after %d\n", tasks[len(tasks)-1].ID)
 	}
-	return ignoreBrokenPipe(writeAll(a.out, text))
+	return text
 }
 
 // inCell returns the beginning of a text in one line, for a cell of a table.

@@ -96,12 +96,7 @@ func (a *app) wakeStatus(ctx context.Context, asJSON bool) error {
 	if err != nil {
 		return err
 	}
-	if asJSON {
-		err = writeLines(a.out, states, shownWake)
-	} else {
-		err = writeAll(a.out, wakeTable(states))
-	}
-	if err := ignoreBrokenPipe(err); err != nil {
+	if err := ignoreBrokenPipe(writeList(a.out, asJSON, states, shownWake, wakeTable)); err != nil {
 		return err
 	}
 	for _, s := range states {
