@@ -130,11 +130,7 @@ func (a *app) bridge(ctx context.Context, o bridgeOptions, topic string) error {
 	if err != nil {
 		return err
 	}
-	return a.ended(b.Run(ctx))
-}
-
-// ended returns nil for a broken stdout pipe: the command ends quietly when the reader of stdout, such as head, has ended.
-func (a *app) ended(err error) error {
+	err = b.Run(ctx)
 	var broken outputError
 	if errors.As(err, &broken) {
 		return ignoreBrokenPipe(broken)
