@@ -88,7 +88,7 @@ func completeWith(cmd *cobra.Command, flag string, words ...string) {
 	complete(cmd, flag, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp))
 }
 
-// completeFiles makes the shell complete these flags with file names, which it does for nothing else (newRoot).
+// completeFiles makes the shell complete these flags with file names. It completes nothing else with file names (newRoot).
 func completeFiles(cmd *cobra.Command, flags ...string) {
 	for _, flag := range flags {
 		complete(cmd, flag, cobra.FixedCompletions(nil, cobra.ShellCompDirectiveDefault))

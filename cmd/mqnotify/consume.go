@@ -133,10 +133,10 @@ func (a *app) consume(ctx context.Context, o consumeOptions, topic string, args 
 
 // check validates the flags and converts them to options.
 func (o *consumeOptions) check(a *app, command []string, attempts bool) (consumer.Options, error) {
-	options, err := o.options(a)
 	if _, err := position.Parse(o.from); err != nil {
-		return options, usagef("--from: %w", err)
+		return consumer.Options{}, usagef("--from: %w", err)
 	}
+	options, err := o.options(a)
 	if err != nil {
 		return options, err
 	}
