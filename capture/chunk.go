@@ -150,7 +150,7 @@ func snapshotColumns(t *table.Table, made definition) (columns, key []table.Colu
 	case !slices.EqualFunc(names, made.Key, strings.EqualFold):
 		return nil, nil, fmt.Errorf("capture: the primary key of %s was changed: run mqnotify capture repair %s", t, t.Name)
 	}
-	if key, err = keyColumns(t, names); err != nil {
+	if key, err = chosen(t, names); err != nil {
 		return nil, nil, err
 	}
 	for _, c := range made.Columns {
@@ -178,11 +178,7 @@ func (s *snapshot) begin(ctx context.Context, conn *sqlx.Conn, l *layout) (now P
 		return now, fmt.Errorf("capture: %s: %w: it has no AUTO_INCREMENT column", l.topic, notify.ErrNotTopic)
 	}
 	now.From = from
-	order := make([]string, len(l.key))
-	for i, c := range l.key {
-		order[i] = rowAlias + "." + ident.Quote(c.Name) + " DESC"
-	}
-	row := conn.QueryRowxContext(ctx, "SELECT "+strings.Join(l.positions(), ", ")+l.from+" ORDER BY "+strings.Join(order, ", ")+" LIMIT 1 LOCK IN SHARE MODE")
+	row := conn.QueryRowxContext(ctx, "SELECT "+strings.Join(l.positions(), ", ")+l.from+l.orderBy(" DESC")+" LIMIT 1 LOCK IN SHARE MODE")
 	last, err := scanTexts(row, len(l.key))
 	if now.Done = errors.Is(err, sql.ErrNoRows); err != nil && !now.Done {
 		return now, fmt.Errorf("capture: read the last row of %s: %w", ident.Quote(s.table), err)
@@ -242,6 +238,15 @@ func (l *layout) positions() (expressions []string) {
 	return expressions
 }
 
+// orderBy returns the ORDER BY clause of the key, with a direction for each column.
+func (l *layout) orderBy(direction string) string {
+	var columns []string
+	for _, c := range l.key {
+		columns = append(columns, rowAlias+"."+ident.Quote(c.Name)+direction)
+	}
+	return " ORDER BY " + strings.Join(columns, ", ")
+}
+
 // scanTexts scans a row into before and then into count texts, which it returns.
 func scanTexts(row interface{ Scan(into ...any) error }, count int, before ...any) ([]string, error) {
 	texts := make([]string, count)
@@ -265,10 +270,6 @@ func (l *layout) read(ctx context.Context, conn *sqlx.Conn, at position, limit i
 	if err != nil {
 		return c, err
 	}
-	order := make([]string, len(l.key))
-	for i, k := range l.key {
-		order[i] = rowAlias + "." + ident.Quote(k.Name)
-	}
 	lock := " LOCK IN SHARE MODE"
 	if limit > 1 {
 		lock += " NOWAIT"
@@ -277,7 +278,7 @@ func (l *layout) read(ctx context.Context, conn *sqlx.Conn, at position, limit i
 		}
 	}
 	selected := append([]string{table.KeyExpression(l.key, rowAlias), table.JSONExpression(l.columns, rowAlias)}, l.positions()...)
-	rows, err := conn.QueryContext(ctx, "SELECT "+strings.Join(selected, ", ")+l.from+where+" ORDER BY "+strings.Join(order, ", ")+
+	rows, err := conn.QueryContext(ctx, "SELECT "+strings.Join(selected, ", ")+l.from+where+l.orderBy("")+
 		fmt.Sprintf(" LIMIT %d", limit)+lock, args...)
 	if err == nil {
 		defer func() { _ = rows.Close() }()

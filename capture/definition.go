@@ -67,21 +67,16 @@ func (d definition) trigger(t *table.Table, columns []table.Column, op, name str
 		Table: t.Name, Topic: d.Topic, Event: op, Trigger: name, Definition: encoded,
 		Split: d.Split, Tombstones: d.Tombstones,
 	}
-	key, err := keyColumns(t, d.Key)
-	if err != nil {
-		return newTrigger{}, err
+	var key []table.Column
+	if len(d.Key) > 0 {
+		if key, err = chosen(t, d.Key); err != nil {
+			return newTrigger{}, err
+		}
 	}
 	trigger.Old, trigger.New = rowOf(columns, key, "OLD"), rowOf(columns, key, "NEW")
 	trigger.Same = table.SameTypes(append(slices.Clone(columns), key...), map[string]string{opInsert: "NEW", opUpdate: "NEW", opDelete: "OLD"}[op])
 	statement, err := trigger.Statement()
 	return newTrigger{trigger.Name(), op, statement}, err
-}
-
-func keyColumns(t *table.Table, names []string) ([]table.Column, error) {
-	if len(names) == 0 {
-		return nil, nil
-	}
-	return chosen(t, names)
 }
 
 func rowOf(columns, key []table.Column, row string) schema.CaptureRow {

@@ -82,7 +82,10 @@ func Snapshot(ctx context.Context, db *notify.DB, name string, options SnapshotO
 func (s *snapshot) run(ctx context.Context) (Progress, error) {
 	for !s.progress.Done {
 		if err := table.Patiently(ctx, s.options.Logger, s.table, s.options.Patience, 0, s.step); err != nil {
-			return s.progress, s.explain(err)
+			if server.NoPrivilege(err) {
+				err = fmt.Errorf("capture: %w: `mqnotify grants --role capture` shows what it needs: %w", notify.ErrDenied, err)
+			}
+			return s.progress, err
 		}
 		s.progress.Estimate = s.estimate
 		if s.options.Report != nil {
@@ -133,13 +136,6 @@ func (s *snapshot) close() {
 		_ = s.session.Close() // this releases the lock
 	}
 	s.session = nil
-}
-
-func (s *snapshot) explain(err error) error {
-	if server.NoPrivilege(err) {
-		return fmt.Errorf("capture: %w: `mqnotify grants --role capture` shows what it needs: %w", notify.ErrDenied, err)
-	}
-	return err
 }
 
 // step writes a chunk. While another transaction has locked a row of the chunk, step tries with fewer rows. It reconnects if the

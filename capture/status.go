@@ -192,15 +192,10 @@ func (s standing) state(ctx context.Context, db *notify.DB) (State, error) {
 	if key := t.PrimaryKey(); !slices.EqualFunc(key, s.made.Key, strings.EqualFold) {
 		state.Changed = append(state.Changed, "primary key from ("+strings.Join(s.made.Key, ", ")+") to ("+strings.Join(key, ", ")+")")
 	}
-	state.NoTopic = !hasTopic(ctx, db, state.Topic)
+	topic, err := table.Describe(ctx, db.Pool(), db.Name(), state.Topic)
+	state.NoTopic = err != nil || !takesRows(topic)
 	state.Broken = len(state.Gone) > 0 || state.NoTopic
 	state.Moved = state.MadeFor != state.Table
 	state.Stale = state.Broken || state.Moved || len(state.Changed) > 0
 	return state, nil
-}
-
-// hasTopic reports whether this account sees a topic with this name that can store every row.
-func hasTopic(ctx context.Context, db *notify.DB, name string) bool {
-	topic, err := table.Describe(ctx, db.Pool(), db.Name(), name)
-	return err == nil && takesRows(topic)
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/mqnotify/mqnotify/guard"
 	"github.com/mqnotify/mqnotify/internal/core"
+	"github.com/mqnotify/mqnotify/internal/server"
 	"github.com/mqnotify/mqnotify/internal/table"
 	"github.com/mqnotify/mqnotify/notify"
 )
@@ -46,7 +47,7 @@ func groupLock(database, topic, group string) string {
 // must wait for the lock uses a session of its own, because the wait keeps the session busy.
 func (l *connection) join(ctx context.Context, topic *table.Table) (*membership, error) {
 	name := groupLock(topic.Schema, topic.Name, l.options.Group)
-	caps, err := core.Discover(ctx, l.db)
+	caps, err := server.Discover(ctx, l.db.Pool())
 	if err != nil {
 		return nil, err
 	}

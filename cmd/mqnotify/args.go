@@ -44,16 +44,23 @@ var errNoCommand = usageError{errors.New("give the command to run after --")}
 // oneNameAndCommand accepts exactly one argument, which what names in errors, and an optional command after --.
 func oneNameAndCommand(what string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
+		if cmd.ArgsLenAtDash() < 0 && len(args) > 1 {
+			return fmt.Errorf("one %s only: %q is a second one. A command to run comes after --", what, args[1])
+		}
+		return andCommand(oneName(what))(cmd, args)
+	}
+}
+
+// andCommand accepts the arguments that names accepts, and an optional command after --.
+func andCommand(names cobra.PositionalArgs) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
 		if dash := cmd.ArgsLenAtDash(); dash >= 0 {
 			if len(args) == dash { // as of "-- $HANDLER" with an empty variable
 				return errNoCommand
 			}
-			return oneName(what)(cmd, args[:dash])
+			args = args[:dash]
 		}
-		if len(args) > 1 {
-			return fmt.Errorf("one %s only: %q is a second one. A command to run comes after --", what, args[1])
-		}
-		return oneName(what)(cmd, args)
+		return names(cmd, args)
 	}
 }
 
@@ -78,15 +85,18 @@ func oneOf(flag, value string, words ...string) error {
 
 // completeWith makes the shell complete a flag with these words only.
 func completeWith(cmd *cobra.Command, flag string, words ...string) {
-	err := cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp))
-	if err != nil {
-		panic(err) // the flag does not exist, or was registered twice
+	complete(cmd, flag, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp))
+}
+
+// completeFiles makes the shell complete these flags with file names. It completes nothing else with file names (newRoot).
+func completeFiles(cmd *cobra.Command, flags ...string) {
+	for _, flag := range flags {
+		complete(cmd, flag, cobra.FixedCompletions(nil, cobra.ShellCompDirectiveDefault))
 	}
 }
 
-// completeNothing stops the shell from completing these flags with file names.
-func completeNothing(cmd *cobra.Command, flags ...string) {
-	for _, flag := range flags {
-		completeWith(cmd, flag)
+func complete(cmd *cobra.Command, flag string, with cobra.CompletionFunc) {
+	if err := cmd.RegisterFlagCompletionFunc(flag, with); err != nil {
+		panic(err) // the flag does not exist, or was registered twice
 	}
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"strings"
 	"text/tabwriter"
@@ -58,7 +57,7 @@ routines that wake install makes, stay. The account needs the privileges that mq
 	flags.DurationVar(&o.Window, "for", 10*time.Second, "how long each of the five windows of idle is, in which it counts statements;\nan idle listener sends one statement a minute, which a short window misses")
 	flags.BoolVar(&o.json, "json", false, "print a JSON object for each suite")
 	flags.StringVar(&o.plot, "plot", "", "draw the distributions of the times, and latency against idle statements,\ninto this `file` (.svg, .png, .pdf)")
-	completeNothing(cmd, "rounds", "rows", "listeners", "writers", "for")
+	completeFiles(cmd, "plot")
 	return cmd
 }
 
@@ -74,12 +73,9 @@ func (a *app) bench(ctx context.Context, o benchOptions, suites []string) error 
 	if len(suites) == 0 {
 		suites = bench.Suites
 	}
-	config, err := a.config()
+	config, err := a.databaseConfig()
 	if err != nil {
 		return err
-	}
-	if config.DBName == "" {
-		return errNoDatabase
 	}
 	shown := time.Now()
 	o.Progress = func(suite string, done, of int) {
@@ -114,14 +110,10 @@ func (a *app) bench(ctx context.Context, o benchOptions, suites []string) error 
 
 func (a *app) printFigures(suite string, figures []bench.Figure, asJSON bool) error {
 	if asJSON {
-		line, err := json.Marshal(struct {
+		return writeJSON(a.out, struct {
 			Suite   string         `json:"suite"`
 			Figures []bench.Figure `json:"figures"`
 		}{suite, figures})
-		if err != nil {
-			return err
-		}
-		return writeAll(a.out, string(line)+"\n")
 	}
 	var text strings.Builder
 	table := tabwriter.NewWriter(&text, 0, 0, 2, ' ', tabwriter.AlignRight)

@@ -4,10 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/url"
 	"sync/atomic"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 
 	"github.com/mqnotify/mqnotify/bridge"
@@ -41,7 +41,6 @@ ca=FILE.pem trusts the authorities in the file instead of the system's.`
 
 type bridgeOptions struct {
 	selection
-	waiting
 	to, group, from                         string
 	inFlight, attempts                      int
 	reset, strict, stopAtEnd, stopOnRefusal bool
@@ -68,15 +67,13 @@ on a terminal, else a log line every 10 s.`,
 		Example: `  mqnotify bridge orders --group nats --to 'nats://127.0.0.1:4222/?stream=orders'
   mqnotify bridge orders --group archive --to 'file:///var/lib/shop/orders.jsonl?rotate=100MB'
   mqnotify bridge stock --group redis --to redis://127.0.0.1/0 --from beginning --stop-at-end`,
-		Args:              oneName("TOPIC"),
-		ValidArgsFunction: cobra.NoFileCompletions,
+		Args: oneName("TOPIC"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.bridge(cmd.Context(), o, args[0])
 		},
 	}
 	o.selection.register(cmd)
 	o.selection.registerAnyKey(cmd)
-	o.waiting.register(cmd)
 	flags := cmd.Flags()
 	flags.StringVar(&o.to, "to", "", "the destination's `URL`; default "+envTo+"")
 	flags.StringVar(&o.group, "group", "", "the group's `name`: continue at its offset, and store the offset")
@@ -90,7 +87,6 @@ on a terminal, else a log line every 10 s.`,
 	flags.BoolVar(&o.stopAtEnd, "stop-at-end", false, "end when all existing rows are sent")
 	a.registerMetrics(cmd)
 	a.registerInherit(cmd, "a program (exec:)")
-	completeNothing(cmd, "to", "group", "in-flight", "attempts")
 	completeWith(cmd, "from", fromBeginning, fromEnd)
 	return cmd
 }
@@ -119,7 +115,7 @@ func (a *app) bridge(ctx context.Context, o bridgeOptions, topic string) error {
 	defer m.stop()
 	var sent, dead atomic.Uint64
 	m.count("mqnotify_bridge_messages_total", "Messages that the destination confirmed (sent), or that went to the dead letters (dead).",
-		prometheus.Labels{"topic": topic}, "outcome", []string{"sent", "dead"}, func() []uint64 { return []uint64{sent.Load(), dead.Load()} })
+		"topic", topic, map[string]*atomic.Uint64{"sent": &sent, "dead": &dead})
 	if err := m.groups(db, topic, options.Consumer.Key); err != nil {
 		return err
 	}
@@ -134,11 +130,7 @@ func (a *app) bridge(ctx context.Context, o bridgeOptions, topic string) error {
 	if err != nil {
 		return err
 	}
-	return a.ended(b.Run(ctx))
-}
-
-// ended returns nil for a broken stdout pipe: the command ends quietly when the reader of stdout, such as head, has ended.
-func (a *app) ended(err error) error {
+	err = b.Run(ctx)
 	var broken outputError
 	if errors.As(err, &broken) {
 		return ignoreBrokenPipe(broken)
@@ -148,16 +140,14 @@ func (a *app) ended(err error) error {
 
 // check validates the flags and converts them to options.
 func (o *bridgeOptions) check(a *app) (bridge.Options, error) {
-	options := bridge.Options{Logger: a.log, Consumer: o.options(a)}
-	c := &options.Consumer
+	options := bridge.Options{Logger: a.log}
 	if _, err := position.Parse(o.from); err != nil {
 		return options, usagef("--from: %w", err)
 	}
-	c.From = o.from
-	if err := o.waiting.into(c); err != nil {
-		return options, err
-	}
+	c, err := o.options(a)
 	switch {
+	case err != nil:
+		return options, err
 	case o.group == "":
 		return options, usagef("--group: name the group, whose offset the bridge stores")
 	case o.inFlight < 0:
@@ -165,10 +155,9 @@ func (o *bridgeOptions) check(a *app) (bridge.Options, error) {
 	case o.attempts < 1:
 		return options, usagef("--attempts %d: 1 or more", o.attempts)
 	}
-	c.Group, c.Reset, c.StopAtEnd = o.group, o.reset, o.stopAtEnd
-	if o.strict {
-		c.Strict = true
-	}
+	c.Group, c.Reset, c.StopAtEnd, c.Strict = o.group, o.reset, o.stopAtEnd, o.strict
+	c.From = o.from
+	options.Consumer = c
 	options.InFlight, options.MaxAttempts, options.StopOnPoison = o.inFlight, o.attempts, o.stopOnRefusal
 	return options, nil
 }
@@ -190,9 +179,7 @@ func (a *app) destination(text, topic string) (*bridge.Destination, error) {
 }
 
 // brokenStdout is a writer whose errors are of type outputError.
-type brokenStdout struct {
-	to interface{ Write([]byte) (int, error) }
-}
+type brokenStdout struct{ to io.Writer }
 
 func (b brokenStdout) Write(p []byte) (int, error) {
 	n, err := b.to.Write(p)

@@ -2,17 +2,14 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/mqnotify/mqnotify/capture"
-	"github.com/mqnotify/mqnotify/notify"
 )
 
 func newCapture(a *app) *cobra.Command {
@@ -63,8 +60,7 @@ It skips message tables, mqnotify's own tables and tables that are captured.`,
   mqnotify capture install orders --ops update,delete --columns id,status --into order_status
   mqnotify capture install 'shop\_%' --snapshot
   mqnotify capture install orders --print`,
-		Args:              oneName("TABLE"),
-		ValidArgsFunction: cobra.NoFileCompletions,
+		Args: oneName("TABLE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.Logger, o.Ops = a.log, nil
 			for _, op := range ops {
@@ -88,15 +84,13 @@ It skips message tables, mqnotify's own tables and tables that are captured.`,
 	flags.BoolVar(&o.Beside, "beside", false, "keep other triggers for the same change; without it they are an error")
 	flags.BoolVar(&printed, "print", false, "write the SQL to stdout and change nothing")
 	flags.BoolVar(&snapshot, "snapshot", false, "write the existing rows as messages too")
-	addPatience(cmd, &o)
+	addPatience(cmd, &o.Patience)
 	completeWith(cmd, "ops", "insert", "update", "delete")
-	completeNothing(cmd, "columns", "without", "into")
 	return cmd
 }
 
-func addPatience(cmd *cobra.Command, o *capture.Options) {
-	cmd.Flags().DurationVar(&o.Patience, "patience", 30*time.Second, "how long to try while transactions use the table")
-	completeNothing(cmd, "patience")
+func addPatience(cmd *cobra.Command, patience *time.Duration) {
+	cmd.Flags().DurationVar(patience, "patience", 30*time.Second, "how long to try while transactions use the table")
 }
 
 func (a *app) captureInstall(ctx context.Context, pattern string, o capture.Options, printed, snapshot bool) error {
@@ -122,9 +116,12 @@ func (a *app) captureInstall(ctx context.Context, pattern string, o capture.Opti
 			a.log.InfoContext(ctx, "skipped: the table is captured already", "table", name)
 			continue
 		case err != nil:
-			return captureError(err)
+			return err
 		}
-		a.warnOfCascades(ctx, plan)
+		if len(plan.Cascades) > 0 {
+			a.log.WarnContext(ctx, "a foreign key of the table has ON DELETE or ON UPDATE actions: no trigger fires for the rows that they change, so these changes are not captured",
+				"table", plan.Table, "parents", plan.Cascades)
+		}
 		if printed {
 			if err := ignoreBrokenPipe(writeAll(a.out, plan.Script)); err != nil {
 				return err
@@ -143,21 +140,6 @@ func (a *app) captureInstall(ctx context.Context, pattern string, o capture.Opti
 	return nil
 }
 
-func (a *app) warnOfCascades(ctx context.Context, plan *capture.Plan) {
-	if len(plan.Cascades) > 0 {
-		a.log.WarnContext(ctx, "a foreign key of the table has ON DELETE or ON UPDATE actions: no trigger fires for the rows that they change, so these changes are not captured",
-			"table", plan.Table, "parents", plan.Cascades)
-	}
-}
-
-// captureError turns notify.ErrOptions into a usageError.
-func captureError(err error) error {
-	if errors.Is(err, notify.ErrOptions) {
-		return usageError{err}
-	}
-	return err
-}
-
 func newCaptureStatus(a *app) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
@@ -174,8 +156,7 @@ with those that each trigger was made for, and exits with 1 if
 columns that are not captured, because they were left out or added later, and unfinished snapshots.`,
 		Example: `  mqnotify capture status
   mqnotify capture status orders --json`,
-		Args:              cobra.MaximumNArgs(1),
-		ValidArgsFunction: cobra.NoFileCompletions,
+		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			name := ""
 			if len(args) == 1 {
@@ -198,14 +179,7 @@ func (a *app) captureStatus(ctx context.Context, name string, asJSON bool) error
 	if err != nil {
 		return err
 	}
-	text, err := captureTable(states)
-	if asJSON {
-		text, err = captureLines(states)
-	}
-	if err != nil {
-		return err
-	}
-	if err := ignoreBrokenPipe(writeAll(a.out, text)); err != nil {
+	if err := ignoreBrokenPipe(writeList(a.out, asJSON, states, shownCapture, captureTable)); err != nil {
 		return err
 	}
 	for _, s := range states {
@@ -226,13 +200,11 @@ func (a *app) captureStatus(ctx context.Context, name string, asJSON bool) error
 // The server hides the triggers of tables on which the account has no TRIGGER privilege, and does not say so.
 const nothingCaptured = "no table is captured, or only tables on which this account has no TRIGGER privilege"
 
-func captureTable(states []capture.State) (string, error) {
+func captureTable(states []capture.State) string {
 	if len(states) == 0 {
-		return nothingCaptured + "\n", nil
+		return nothingCaptured + "\n"
 	}
-	var text strings.Builder
-	w := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
-	_, _ = fmt.Fprintln(w, "TABLE\tON\tINTO\tCOLUMNS\tSTATE")
+	rows := []string{"TABLE\tON\tINTO\tCOLUMNS\tSTATE"}
 	for _, s := range states {
 		state := "ok"
 		switch {
@@ -254,35 +226,23 @@ func captureTable(states []capture.State) (string, error) {
 		if s.Snapshot != nil && !s.Snapshot.Done {
 			state += fmt.Sprintf("; snapshot unfinished, %d rows", s.Snapshot.Rows)
 		}
-		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\n", harmless(s.Table), s.Op, harmless(s.Topic), len(s.Columns), harmless(state))
+		rows = append(rows, fmt.Sprintf("%s\t%s\t%s\t%d\t%s", harmless(s.Table), s.Op, harmless(s.Topic), len(s.Columns), harmless(state)))
 	}
-	err := w.Flush()
-	return text.String(), err
+	return aligned(rows)
 }
 
-func captureLines(states []capture.State) (string, error) {
-	var text strings.Builder
-	for _, s := range states {
-		line, err := json.Marshal(map[string]any{
-			"table": s.Table, "op": s.Op, "topic": s.Topic, "trigger": s.Trigger, "definer": s.Definer,
-			"columns": s.Columns, "missed": orNone(s.Missed), "gone": orNone(s.Gone), "no_topic": s.NoTopic, "broken": s.Broken,
-			"changed": orNone(s.Changed), "reordered": s.Reordered, "made_for": s.MadeFor, "stale": s.Stale,
-			"snapshot": snapshotLine(s.Snapshot),
-		})
-		if err != nil {
-			return "", err
-		}
-		text.Write(append(line, '\n'))
+// shownCapture returns the state of a trigger in the form of --json. The snapshot is null if there was none.
+func shownCapture(s capture.State) any {
+	var snapshot map[string]any
+	if p := s.Snapshot; p != nil {
+		snapshot = map[string]any{"from": p.From, "rows": p.Rows, "done": p.Done}
 	}
-	return text.String(), nil
-}
-
-// snapshotLine returns the snapshot's progress for JSON, nil (null) if there was no snapshot.
-func snapshotLine(p *capture.Progress) any {
-	if p == nil {
-		return nil
+	return map[string]any{
+		"table": s.Table, "op": s.Op, "topic": s.Topic, "trigger": s.Trigger, "definer": s.Definer,
+		"columns": s.Columns, "missed": orNone(s.Missed), "gone": orNone(s.Gone), "no_topic": s.NoTopic, "broken": s.Broken,
+		"changed": orNone(s.Changed), "reordered": s.Reordered, "made_for": s.MadeFor, "stale": s.Stale,
+		"snapshot": snapshot,
 	}
-	return map[string]any{"from": p.From, "rows": p.Rows, "done": p.Done}
 }
 
 // orNone replaces nil with an empty list, which JSON writes as [] and not as null.
@@ -311,8 +271,7 @@ once. It tries to lock for 2 s at a time, until --patience is over. For the lock
 needs LOCK TABLES on the database, in addition to the privileges for install.`,
 		Example: `  mqnotify capture repair orders
   mqnotify capture repair orders --without paid`,
-		Args:              oneName("TABLE"),
-		ValidArgsFunction: cobra.NoFileCompletions,
+		Args: oneName("TABLE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			db, err := a.open()
 			if err != nil {
@@ -322,7 +281,7 @@ needs LOCK TABLES on the database, in addition to the privileges for install.`,
 			o.Logger = a.log
 			made, err := capture.Repair(cmd.Context(), db, args[0], o)
 			if err != nil {
-				return captureError(err)
+				return err
 			}
 			for _, t := range made {
 				a.log.InfoContext(cmd.Context(), "the trigger is ready", "trigger", t, "table", args[0])
@@ -331,8 +290,7 @@ needs LOCK TABLES on the database, in addition to the privileges for install.`,
 		},
 	}
 	cmd.Flags().StringSliceVar(&o.Without, "without", nil, "leave these columns out, instead of those that were left out before")
-	completeNothing(cmd, "without")
-	addPatience(cmd, &o)
+	addPatience(cmd, &o.Patience)
 	return cmd
 }
 
@@ -343,9 +301,8 @@ func newCaptureRemove(a *app) *cobra.Command {
 		Short: "Drop the capture triggers of TABLE; its topic stays",
 		Long: `Drops the capture triggers of TABLE, also if a rename moved them to another table. The topic and
 its messages stay.`,
-		Example:           `  mqnotify capture remove orders`,
-		Args:              oneName("TABLE"),
-		ValidArgsFunction: cobra.NoFileCompletions,
+		Example: `  mqnotify capture remove orders`,
+		Args:    oneName("TABLE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			db, err := a.open()
 			if err != nil {
@@ -360,9 +317,9 @@ its messages stay.`,
 			if err == nil && len(removed) == 0 {
 				a.log.InfoContext(cmd.Context(), nothingCaptured, "table", args[0])
 			}
-			return captureError(err)
+			return err
 		},
 	}
-	addPatience(cmd, &o)
+	addPatience(cmd, &o.Patience)
 	return cmd
 }

@@ -35,8 +35,7 @@ which mqnotify init makes, in addition to the privileges for install. If TABLE c
 is a pattern of LIKE, and the command makes a snapshot of every captured table that matches.`,
 		Example: `  mqnotify capture snapshot orders
   mqnotify capture snapshot 'shop\_%'`,
-		Args:              oneName("TABLE"),
-		ValidArgsFunction: cobra.NoFileCompletions,
+		Args: oneName("TABLE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx := cmd.Context()
 			db, err := a.open()
@@ -61,7 +60,6 @@ is a pattern of LIKE, and the command makes a snapshot of every captured table t
 	}
 	cmd.Flags().BoolVar(&o.Restart, "restart", false, "begin again instead of continuing an unfinished snapshot")
 	cmd.Flags().DurationVar(&o.Patience, "patience", 30*time.Second, "how long to wait for a transaction that has locked a row or the table")
-	completeNothing(cmd, "patience")
 	return cmd
 }
 
@@ -75,7 +73,7 @@ func (a *app) snapshot(ctx context.Context, db *notify.DB, name string, o captur
 	case err != nil && done.Rows > 0:
 		return fmt.Errorf("%d rows are written, and mqnotify capture snapshot %s continues after them: %w", done.Rows, name, err)
 	case err != nil:
-		return captureError(err)
+		return err
 	}
 	a.log.InfoContext(ctx, "the snapshot is done", "table", done.Table, "into", done.Topic, "rows", done.Rows, "from", done.From)
 	return nil

@@ -98,6 +98,17 @@ func (c *child) kill() {
 	}
 }
 
+// findCommand returns an error if the command does not exist. Callers check this before they take a lock or a task.
+func findCommand(args []string) error {
+	if len(args) == 0 {
+		return errNoCommand
+	}
+	if _, err := exec.LookPath(args[0]); err != nil {
+		return fmt.Errorf("find the command: %w", err)
+	}
+	return nil
+}
+
 func (c *command) handle(ctx context.Context, m consumer.Message) error {
 	variables, err := messageVariables(m)
 	if err != nil {

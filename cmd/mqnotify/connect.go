@@ -47,7 +47,7 @@ func (c *connection) register(root *cobra.Command) {
 	flags.StringVar(&c.tls, "tls", "", "how to verify the server: true, ca:/path.pem or sha256:FINGERPRINT;\ninstead of the DSN's tls= or the file's ssl-mode")
 	flags.DurationVar(&c.wait, "wait", 0, "how long to wait for a server that does not answer yet; without =DURATION forever")
 	flags.Lookup("wait").NoOptDefVal = (365 * 24 * time.Hour).String()
-	completeNothing(root, "dsn", "database", "tls", "wait")
+	completeFiles(root, "defaults-file")
 }
 
 // config returns the driver's configuration for the server that the user named. Its DBName may be empty.
@@ -108,17 +108,23 @@ func (a *app) findConfig() (*mysql.Config, error) {
 	return nil, errNoServer
 }
 
+// databaseConfig is config for a command that needs a database.
+func (a *app) databaseConfig() (*mysql.Config, error) {
+	config, err := a.config()
+	if err == nil && config.DBName == "" {
+		return nil, errNoDatabase
+	}
+	return config, err
+}
+
 // open returns a pool for the database without connecting. The caller closes it.
 func (a *app) open() (*notify.DB, error) { return a.openWith(nil) }
 
 // openWith is open with a function that dials; nil is the driver's own.
 func (a *app) openWith(dial dialer) (*notify.DB, error) {
-	config, err := a.config()
+	config, err := a.databaseConfig()
 	if err != nil {
 		return nil, err
-	}
-	if config.DBName == "" {
-		return nil, errNoDatabase
 	}
 	config.DialFunc = dial
 	if a.metrics != "" {

@@ -1,11 +1,9 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
-	"os/exec"
 	"sync"
 	"time"
 
@@ -22,7 +20,6 @@ const fromEnd = "end"
 
 type consumeOptions struct {
 	selection
-	waiting
 	group, from, format, flag string
 	partitionBy               string
 	limit, attempts           int
@@ -70,15 +67,13 @@ and .Row.COLUMN for a table that init did not make.`,
   mqnotify consume orders --format '{{.ID}} {{.Headers.kind}} {{.Payload}}'
   mqnotify consume orders --group billing --members-share --partition-by customer -- ./bill
   mqnotify consume orders --group mailer --reset --from 2026-01-31 --limit 10`,
-		Args:              oneNameAndCommand("TOPIC"),
-		ValidArgsFunction: cobra.NoFileCompletions,
+		Args: oneNameAndCommand("TOPIC"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.consume(cmd.Context(), o, args[0], args[1:], cmd.Flags().Changed("attempts"))
 		},
 	}
 	o.selection.register(cmd)
 	o.selection.registerAnyKey(cmd)
-	o.waiting.register(cmd)
 	flags := cmd.Flags()
 	flags.StringVar(&o.group, "group", "", "the group's `name`: continue at its offset, and store the offset")
 	flags.StringVar(&o.from, "from", fromEnd, "where to begin without a group, or with a new group:\n"+
@@ -97,7 +92,6 @@ and .Row.COLUMN for a table that init did not make.`,
 	flags.BoolVar(&o.stopAtEnd, "stop-at-end", false, "end after the existing messages")
 	a.registerMetrics(cmd)
 	a.registerInherit(cmd, "COMMAND")
-	completeNothing(cmd, "group", "partitions", "partition-by", "limit", "attempts", "timeout")
 	completeWith(cmd, "from", "beginning", fromEnd)
 	completeWith(cmd, "format", formatJSON, formatPayload)
 	completeWith(cmd, "flag", "counter", "row")
@@ -114,8 +108,8 @@ func (a *app) consume(ctx context.Context, o consumeOptions, topic string, args 
 		return err
 	}
 	if len(args) > 0 {
-		if _, err := exec.LookPath(args[0]); err != nil {
-			return fmt.Errorf("find the command: %w", err)
+		if err := findCommand(args); err != nil {
+			return err
 		}
 		options.FlushInterval = -1 // store the offset after each message, because a command often must not run twice
 		run := &command{args, killAfter, a}
@@ -134,22 +128,19 @@ func (a *app) consume(ctx context.Context, o consumeOptions, topic string, args 
 			})
 		}
 	}
-	return a.follow(ctx, topic, options, func(reader *metrics.Reader, fail context.CancelCauseFunc) consumer.Handler {
-		p := &printer{bufio.NewWriterSize(a.out, 64<<10), format, fail}
-		return p.handler(reader)
-	})
+	return a.follow(ctx, topic, options, a.printing(format))
 }
 
 // check validates the flags and converts them to options.
 func (o *consumeOptions) check(a *app, command []string, attempts bool) (consumer.Options, error) {
-	options := o.options(a)
 	if _, err := position.Parse(o.from); err != nil {
-		return options, usagef("--from: %w", err)
+		return consumer.Options{}, usagef("--from: %w", err)
 	}
-	options.From = o.from
-	if err := o.waiting.into(&options); err != nil {
+	options, err := o.options(a)
+	if err != nil {
 		return options, err
 	}
+	options.From = o.from
 	if o.flag != "" {
 		if err := oneOf("flag", o.flag, "counter", "row"); err != nil {
 			return options, err
@@ -171,10 +162,7 @@ func (o *consumeOptions) check(a *app, command []string, attempts bool) (consume
 	}
 	options.Group, options.Reset, options.StopAtEnd, options.Limit = o.group, o.reset, o.stopAtEnd, o.limit
 	options.MembersShare, options.Partitions, options.PartitionBy = o.share, o.partitions, o.partitionBy
-	options.Flag = o.flag
-	if o.strict {
-		options.Strict = true
-	}
+	options.Flag, options.Strict = o.flag, o.strict
 	options.MaxAttempts, options.HandlerTimeout = o.attempts, o.timeout
 	if o.attempts == 0 || len(command) == 0 {
 		options.MaxAttempts = -1

@@ -2,14 +2,12 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
 	"unicode"
 	"unicode/utf8"
@@ -81,7 +79,6 @@ runs; the dead letter stays until the row is handled. A deleted row can't be tri
 	flags.Uint64Var(&o.filter.After, "after", 0, "list dead letters after this `id`")
 	flags.BoolVar(&o.json, "json", false, "print a line of JSON for each dead letter; for retry and delete, one object")
 	flags.StringVar(&o.idColumn, "id-column", "", "the `column` that consumers read by; default the AUTO_INCREMENT column or the primary key")
-	completeNothing(cmd, "group", "error", "limit", "after", "id-column")
 	return cmd
 }
 
@@ -166,7 +163,7 @@ func (a *app) dead(ctx context.Context, o deadOptions, topic, verb string) error
 	if err != nil {
 		return err
 	}
-	return ignoreBrokenPipe(a.listDead(list, o))
+	return ignoreBrokenPipe(writeList(a.out, o.json, list, shownLetter, o.table))
 }
 
 var (
@@ -192,44 +189,23 @@ func (a *app) countDead(o deadOptions, what string, n int, gone []uint64) error 
 	if what == "retried" {
 		counts["gone"] = append([]uint64{}, gone...)
 	}
-	text, err := json.Marshal(counts)
-	if err != nil {
-		return err
-	}
-	return ignoreBrokenPipe(writeAll(a.out, string(text)+"\n"))
+	return ignoreBrokenPipe(writeJSON(a.out, counts))
 }
 
-func (a *app) listDead(list []consumer.DeadLetter, o deadOptions) error {
-	var out strings.Builder
-	if o.json {
-		for _, l := range list {
-			line, err := json.Marshal(shownLetter(l))
-			if err != nil {
-				return err
-			}
-			out.Write(append(line, '\n'))
-		}
-		return writeAll(a.out, out.String())
-	}
+func (o *deadOptions) table(list []consumer.DeadLetter) string {
 	if len(list) == 0 {
-		return writeAll(a.out, "no dead letters\n")
+		return "no dead letters\n"
 	}
-	table := tabwriter.NewWriter(&out, 0, 0, 2, ' ', 0)
 	rows := []string{"ID\tGROUP\tMESSAGE\tATTEMPTS\tFAILED AT\tSTATE\tPAYLOAD\tERROR"}
 	for _, l := range list {
 		rows = append(rows, fmt.Sprintf("%d\t%s\t%d\t%d\t%s\t%s\t%s\t%s", l.ID, inCell(l.Group), l.MessageID, l.Attempts,
 			l.FailedAt.Format(time.RFC3339), deadState(l), inCell(string(l.Payload)), inCell(l.Error)))
 	}
-	if _, err := fmt.Fprintln(table, strings.Join(rows, "\n")); err != nil {
-		return err
-	}
-	if err := table.Flush(); err != nil {
-		return err
-	}
+	text := aligned(rows)
 	if len(list) == o.filter.Limit {
-		fmt.Fprintf(&out, "there may be more: --after %d\n", list[len(list)-1].ID)
+		text += fmt.Sprintf("there may be more: --after %d\n", list[len(list)-1].ID)
 	}
-	return writeAll(a.out, out.String())
+	return text
 }
 
 func deadState(l consumer.DeadLetter) string {
@@ -242,11 +218,7 @@ func deadState(l consumer.DeadLetter) string {
 // showDead prints a dead letter in full. It replaces control characters, which could change the terminal's state.
 func (a *app) showDead(l consumer.DeadLetter, asJSON bool) error {
 	if asJSON {
-		line, err := json.Marshal(shownLetter(l))
-		if err != nil {
-			return err
-		}
-		return writeAll(a.out, string(line)+"\n")
+		return writeJSON(a.out, shownLetter(l))
 	}
 	var out strings.Builder
 	field := func(name, format string, args ...any) {

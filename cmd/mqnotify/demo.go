@@ -38,7 +38,6 @@ To see the same without a server, run this in a clone of the repository: go run 
 	}
 	cmd.Flags().IntVar(&o.Count, "count", 20, "how many messages")
 	cmd.Flags().DurationVar(&o.Interval, "interval", 50*time.Millisecond, "time between two messages")
-	completeNothing(cmd, "count", "interval")
 	return cmd
 }
 

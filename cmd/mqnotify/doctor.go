@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"strings"
@@ -34,14 +33,12 @@ problem, and with 0 if there are only warnings.`,
 		Example: `  mqnotify doctor
   mqnotify doctor orders invoices
   mqnotify doctor --json orders | jq -r 'select(.level != "ok").text'`,
-		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, topics []string) error {
 			return a.doctor(cmd.Context(), o, topics)
 		},
 	}
 	cmd.Flags().BoolVar(&o.json, "json", false, "print a JSON object for each finding")
 	cmd.Flags().DurationVar(&o.timeout, "timeout", 10*time.Second, "how long the server may take to answer a check")
-	completeNothing(cmd, "timeout")
 	return cmd
 }
 
@@ -51,7 +48,7 @@ func (a *app) doctor(ctx context.Context, o doctorOptions, topics []string) erro
 	}
 	for _, topic := range topics {
 		if err := ident.Check(topic); err != nil {
-			return usageError{err}
+			return err
 		}
 	}
 	config, err := a.config()
@@ -109,13 +106,11 @@ func showFinding(out io.Writer, r doctor.Result) error {
 }
 
 func showJSON(out io.Writer, r doctor.Result) error {
-	var line strings.Builder
-	encoder := json.NewEncoder(&line)
-	encoder.SetEscapeHTML(false)
-	if err := encoder.Encode(r); err != nil {
+	line, err := toJSON(r)
+	if err != nil {
 		return err
 	}
-	return writeAll(out, line.String())
+	return writeAll(out, line+"\n")
 }
 
 // harmless replaces every character that is not printable. A table's name may contain line breaks and control characters,

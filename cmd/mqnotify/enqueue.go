@@ -2,8 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -40,8 +38,7 @@ neither, workers find the tasks by polling, within a second.`,
   mqnotify enqueue mail --delay 10m --retries 3 --print-ids 'later'
   mqnotify enqueue reports --unique may --priority -1 '{"month": 5}'
   ls *.wav | mqnotify enqueue encode`,
-		Args:              someNames("QUEUE"),
-		ValidArgsFunction: cobra.NoFileCompletions,
+		Args: someNames("QUEUE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.enqueue(cmd.Context(), o, args[0], args[1:])
 		},
@@ -54,7 +51,6 @@ neither, workers find the tasks by polling, within a second.`,
 	flags.IntVar(&o.retries, "retries", 5, "how often a failed task is tried again")
 	flags.IntVar(&o.batch, "batch", 1000, "commit at most this many lines together")
 	flags.BoolVar(&o.printIDs, "print-ids", false, "print the id of each committed task on a line; 0 if --unique\nkept the task out")
-	completeNothing(cmd, "priority", "delay", "at", "unique", "retries", "batch")
 	return cmd
 }
 
@@ -72,10 +68,7 @@ func (o *enqueueOptions) check(payloads int) error {
 	case o.entry.Unique != "" && payloads != 1:
 		return usagef("--unique is for one task: give one PAYLOAD")
 	}
-	o.entry.Retries = o.retries
-	if o.retries == 0 {
-		o.entry.Retries = -1
-	}
+	o.entry.Retries = retriesOption(o.retries)
 	if o.at != "" {
 		at, err := time.Parse(time.RFC3339, o.at)
 		if err != nil {
@@ -86,80 +79,48 @@ func (o *enqueueOptions) check(payloads int) error {
 	return nil
 }
 
+// retriesOption converts --retries, of which 0 means none, to an option of package queue, of which 0 means the default.
+func retriesOption(flag int) int {
+	if flag == 0 {
+		return -1
+	}
+	return flag
+}
+
 func (a *app) enqueue(ctx context.Context, o enqueueOptions, name string, payloads []string) error {
 	if err := o.check(len(payloads)); err != nil {
 		return err
 	}
-	q, done, err := a.openQueue(ctx, name)
+	q, _, done, err := a.openQueue(ctx, name)
 	if err != nil {
 		return err
 	}
 	defer done()
-	reading, cancel := context.WithCancel(ctx)
-	defer cancel()
-	next := takeFrom(payloads)
-	if len(payloads) == 0 {
-		if isTerminal(a.in) {
-			a.log.InfoContext(ctx, "each line is a task; Ctrl-D ends")
-		}
-		next = readLines(reading, a.in, o.batch).next
-	}
-	entered, err := a.enqueueAll(ctx, q, o, next)
-	switch {
-	case err == nil:
-		return nil
-	case ctx.Err() != nil && errors.Is(err, context.Cause(ctx)):
-		a.log.InfoContext(ctx, "stopped", "entered", entered)
-		return nil
-	case entered > 0:
-		err = fmt.Errorf("%w (tasks entered before that: %d)", err, entered)
-	}
-	return ignoreBrokenPipe(err)
-}
-
-// enqueueAll enters the payloads that next returns, until next returns none.
-func (a *app) enqueueAll(ctx context.Context, q *queue.Queue, o enqueueOptions,
-	next func(ctx context.Context, most int) ([][]byte, error),
-) (entered int, err error) {
-	for {
-		payloads, err := next(ctx, o.batch)
-		if err != nil || len(payloads) == 0 {
-			return entered, err
-		}
+	words := feedWords{"a task", "entered", "tasks entered"}
+	return a.feed(ctx, payloads, o.batch, words, func(ctx context.Context, payloads [][]byte) (int, error) {
 		entries := make([]queue.Entry, len(payloads))
 		for i, payload := range payloads {
 			entries[i] = o.entry
 			entries[i].Payload = payload
 		}
 		longer, release := lingering(ctx, publishPatience) // the outcome of an interrupted commit is unknown
+		defer release()
 		ids, err := q.Enqueue(longer, entries...)
-		release()
-		if err != nil {
-			return entered, err
-		}
-		entered += len(ids)
 		if len(ids) == 1 && ids[0] == 0 {
 			a.log.InfoContext(ctx, "not entered: a task with this key is unfinished", "unique", o.entry.Unique)
 		}
-		if o.printIDs {
-			if err := writeAll(a.out, idLines(ids)); err != nil {
-				return entered, err
-			}
+		if err == nil && o.printIDs {
+			err = writeAll(a.out, idLines(ids))
 		}
-	}
+		return len(ids), err
+	})
 }
 
 // poolIdle is how long a command of a queue keeps an unused connection of the pool.
 const poolIdle = 5 * time.Second
 
-// openQueue opens an existing queue. The caller calls done to close it.
-func (a *app) openQueue(ctx context.Context, name string) (q *queue.Queue, done func(), err error) {
-	q, _, done, err = a.openQueueDB(ctx, name)
-	return q, done, err
-}
-
-// openQueueDB is openQueue that also returns the database.
-func (a *app) openQueueDB(ctx context.Context, name string) (q *queue.Queue, db *notify.DB, done func(), err error) {
+// openQueue opens an existing queue, and its database. The caller calls done to close both.
+func (a *app) openQueue(ctx context.Context, name string) (q *queue.Queue, db *notify.DB, done func(), err error) {
 	if db, err = a.open(); err != nil {
 		return nil, nil, nil, err
 	}

@@ -25,8 +25,7 @@ that arrives in between sets the flag again. A flag that is reset serves one rea
 readers compare the counter with the value that they saw last.`,
 		Example: `  mqnotify flag orders
   while sleep 1; do [ "$(mqnotify flag --reset orders)" = 0 ] || ./read-orders; done`,
-		Args:              oneName("TABLE"),
-		ValidArgsFunction: cobra.NoFileCompletions,
+		Args: oneName("TABLE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			counter, err := a.flag(cmd.Context(), args[0], reset)
 			if err != nil {

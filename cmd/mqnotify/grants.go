@@ -31,7 +31,6 @@ tables. If two parties don't trust each other, give each a database of its own.`
   mqnotify grants orders --database shop --role consumer
   mqnotify grants --database shop --role guard   # lock and once need no topic
   mqnotify grants --database shop --role worker`,
-		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(_ *cobra.Command, topics []string) error {
 			if len(topics) == 0 && !o.withoutTopics() {
 				return usagef("TOPIC is missing: name it, or give only roles that need none: --role %s", strings.Join(topicless, ","))
@@ -46,7 +45,6 @@ tables. If two parties don't trust each other, give each a database of its own.`
 	cmd.Flags().StringSliceVar(&o.roles, "role", roles, "only these roles, separated by commas")
 	cmd.Flags().StringVar(&o.account, "to", "app@%", "the `account`, as user@host")
 	completeWith(cmd, "role", roles...)
-	completeNothing(cmd, "to")
 	return cmd
 }
 
@@ -122,12 +120,9 @@ func (a *app) database() (string, error) {
 		}
 		return name, nil
 	}
-	config, err := a.config()
-	switch {
-	case errors.Is(err, errNoServer):
+	config, err := a.databaseConfig()
+	if errors.Is(err, errNoServer) {
 		return "", usagef("no database is named: give --database NAME, or a DSN with a database")
-	case err == nil && config.DBName == "":
-		err = errNoDatabase
 	}
 	if err != nil {
 		return "", err

@@ -22,7 +22,6 @@ func (a *app) guarded(ctx context.Context, cmd *supervisor.Command, variables []
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = a.in, a.out, a.err
 	cmd.Env = a.childEnv(variables)
 	cmd.WaitDelay = killAfter
-	name := cmd.Args[0]
 	a.child.passOn()
 	if ctx.Err() != nil {
 		return fmt.Errorf("the command was not run: %w", context.Cause(ctx))
@@ -53,7 +52,7 @@ func (a *app) guarded(ctx context.Context, cmd *supervisor.Command, variables []
 		return &exitError{code: failed.Code}
 	}
 	if err != nil {
-		return fmt.Errorf("%s: %w", name, startError(err, args, cmd.Env))
+		return fmt.Errorf("%s: %w", args[0], startError(err, args, cmd.Env))
 	}
 	return nil
 }

@@ -2,19 +2,16 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 
 	"github.com/mqnotify/mqnotify/bridge"
-	"github.com/mqnotify/mqnotify/notify"
 )
 
 // origins lists the URLs of --from, for the help text.
@@ -52,8 +49,7 @@ Other users of the machine see the command line: put a URL with a password into 
 import waits for a broker or a database that is away.`,
 		Example: `  mqnotify import --from 'nats://127.0.0.1:4222/?stream=payments' --into payments
   mqnotify import --from 'amqp://127.0.0.1/?queue=mails' --into mails --keep 72h`,
-		Args:              cobra.NoArgs,
-		ValidArgsFunction: cobra.NoFileCompletions,
+		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.importFrom(cmd.Context(), o)
 		},
@@ -64,7 +60,6 @@ import waits for a broker or a database that is away.`,
 	flags.IntVar(&o.batch, "batch", 500, "insert at most this many messages in one transaction")
 	flags.DurationVar(&o.keep, "keep", 7*24*time.Hour, "how long ids are kept: a message that the broker sends again later\nis stored twice")
 	a.registerMetrics(cmd)
-	completeNothing(cmd, "from", "into", "batch", "keep")
 	return cmd
 }
 
@@ -92,25 +87,16 @@ func (a *app) importFrom(ctx context.Context, o importOptions) error {
 		return err
 	}
 	defer m.stop()
-	var stored, known atomic.Uint64
-	m.count("mqnotify_imported_messages_total", "Messages received from the broker: new ones that were stored (stored), and ones that had been stored before (known).",
-		prometheus.Labels{"topic": o.into}, "outcome", []string{"stored", "known"}, func() []uint64 { return []uint64{stored.Load(), known.Load()} })
 	p := &imported{app: a, topic: o.into, last: time.Now()}
+	m.count("mqnotify_imported_messages_total", "Messages received from the broker: new ones that were stored (stored), and ones that had been stored before (known).",
+		"topic", o.into, map[string]*atomic.Uint64{"stored": &p.messages, "known": &p.known})
 	i, err := bridge.NewImport(db, from, o.into, bridge.ImportOptions{
-		Batch: o.batch, Keep: o.keep, Logger: a.log,
-		Stored: func(now, there int) {
-			stored.Add(uint64(now))
-			known.Add(uint64(there))
-			p.stored(now, there)
-		},
+		Batch: o.batch, Keep: o.keep, Logger: a.log, Stored: p.stored,
 	})
-	if errors.Is(err, notify.ErrOptions) {
-		return usageError{err}
-	}
 	if err != nil {
 		return err
 	}
-	if err = i.Run(ctx); err == nil || p.messages+p.known > 0 {
+	if err = i.Run(ctx); err == nil || p.all() > 0 {
 		p.log("imported")
 	}
 	return err
@@ -121,23 +107,26 @@ func (a *app) importFrom(ctx context.Context, o importOptions) error {
 type imported struct {
 	app             *app
 	topic           string
-	messages, known int
+	messages, known atomic.Uint64
 	last            time.Time // of the last log line
-	shown           int       // the number of messages then
+	shown           uint64    // the number of messages then
 }
+
+func (i *imported) all() uint64 { return i.messages.Load() + i.known.Load() }
 
 // stored implements bridge.ImportOptions.Stored.
 func (i *imported) stored(now, there int) {
-	i.messages, i.known = i.messages+now, i.known+there
+	i.messages.Add(uint64(now))
+	i.known.Add(uint64(there))
 	if took := time.Since(i.last); took >= progressEvery {
-		all := i.messages + i.known
+		all := i.all()
 		i.log("imported so far", "messages_per_second", int(float64(all-i.shown)/took.Seconds()))
 		i.last, i.shown = time.Now(), all
 	}
 }
 
 func (i *imported) log(message string, more ...any) {
-	attributes := append([]any{"topic", i.topic, "messages", i.messages, "there_already", i.known}, more...)
+	attributes := append([]any{"topic", i.topic, "messages", i.messages.Load(), "there_already", i.known.Load()}, more...)
 	i.app.log.InfoContext(context.Background(), message, attributes...)
 }
 

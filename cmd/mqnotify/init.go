@@ -61,7 +61,6 @@ order of entry.`,
   mqnotify init --print orders | less            # the SQL, without a server
   mqnotify init --queue mail
   mqnotify init --trigger legacy_orders --trigger-on insert,update`,
-		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, topics []string) error {
 			triggers, err := o.statements()
 			if err != nil {
@@ -103,7 +102,12 @@ order of entry.`,
 			if err != nil {
 				return err
 			}
-			if err := a.makeWakeTriggers(cmd.Context(), db, messages, !o.noWake); err != nil {
+			if o.noWake {
+				err = wake.Routines(cmd.Context(), db, a.log)
+			} else {
+				err = wake.InstallAll(cmd.Context(), db, a.log, messages...)
+			}
+			if err != nil {
 				return err
 			}
 			for _, t := range triggers {
@@ -129,7 +133,6 @@ order of entry.`,
 	flags.StringArrayVar(&o.queues, "queue", nil, "make this `queue` of tasks; may be repeated")
 	flags.BoolVar(&o.ordered, "ordered", false, "for --queue: give out one task at a time, in the order of entry")
 	flags.BoolVar(&o.remove, "remove", false, "drop the procedures for programs in other languages, and make nothing")
-	completeNothing(cmd, "trigger", "queue")
 	completeWith(cmd, "trigger-form", string(schema.TriggerCounter), string(schema.TriggerRow))
 	completeWith(cmd, "trigger-on", "insert", "update", "delete")
 	return cmd
@@ -232,9 +235,7 @@ func (a *app) compareTrigger(ctx context.Context, db *notify.DB, t trigger) erro
 	if err != nil && !errors.Is(err, sql.ErrNoRows) {
 		return fmt.Errorf("read trigger %s: %w", ident.Quote(t.name), err)
 	}
-	_, wanted, _ := strings.Cut(t.statement, "FOR EACH ROW")
-	words := func(s string) string { return strings.Join(strings.Fields(strings.Trim(s, "; \n")), " ") }
-	if words(is) != words(wanted) {
+	if !schema.SameTrigger(is, t.statement) {
 		return fmt.Errorf("a trigger %s exists already and does something else: drop it first (DROP TRIGGER %s)",
 			ident.Quote(t.name), ident.Quote(t.name))
 	}

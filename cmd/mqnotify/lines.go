@@ -17,6 +17,64 @@ const (
 	readAhead = 16 << 20
 )
 
+// feedWords are the words of a command that stores payloads.
+type feedWords struct {
+	line   string // what a line of stdin is: "a message"
+	stored string // the log's attribute for their number: "published"
+	before string // in an error: "messages published"
+}
+
+// feed calls store with the payloads, or if there are none with lines of stdin, until all are stored or ctx ends. most limits the
+// payloads of a call. store returns how many it has stored.
+func (a *app) feed(ctx context.Context, payloads []string, most int, words feedWords,
+	store func(ctx context.Context, batch [][]byte) (stored int, err error),
+) error {
+	next := takeFrom(payloads)
+	if len(payloads) == 0 {
+		if isTerminal(a.in) {
+			a.log.InfoContext(ctx, "each line is "+words.line+"; Ctrl-D ends")
+		}
+		reading, cancel := context.WithCancel(ctx)
+		defer cancel()
+		next = readLines(reading, a.in, most).next
+	}
+	stored := 0
+	for {
+		batch, err := next(ctx, most)
+		if err == nil && len(batch) == 0 {
+			return nil
+		}
+		if err == nil {
+			var n int
+			n, err = store(ctx, batch)
+			stored += n
+		}
+		switch {
+		case err == nil:
+		case ctx.Err() != nil && errors.Is(err, context.Cause(ctx)):
+			a.log.InfoContext(ctx, "stopped", words.stored, stored)
+			return nil
+		case stored > 0:
+			return ignoreBrokenPipe(fmt.Errorf("%w (%s before that: %d)", err, words.before, stored))
+		default:
+			return ignoreBrokenPipe(err)
+		}
+	}
+}
+
+// takeFrom returns a function that returns the payloads, but no more than most at a time.
+func takeFrom(payloads []string) func(ctx context.Context, most int) ([][]byte, error) {
+	return func(ctx context.Context, most int) (batch [][]byte, err error) {
+		if len(payloads) > 0 && ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+		for ; len(payloads) > 0 && len(batch) < most; payloads = payloads[1:] {
+			batch = append(batch, []byte(payloads[0]))
+		}
+		return batch, nil
+	}
+}
+
 // lines reads lines ahead of the publisher. The publisher then commits all lines that arrived during its last commit
 // together, and a line that arrives alone at once.
 type lines struct {

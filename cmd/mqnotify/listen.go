@@ -2,9 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
-	"fmt"
-	"os/exec"
 	"slices"
 	"strconv"
 	"strings"
@@ -51,8 +48,7 @@ After Ctrl-C the running COMMAND may take up to 30 s to finish.`,
 		Example: `  mqnotify listen orders invoices
   mqnotify listen reload --limit 1 && ./read-the-config
   mqnotify listen customers -- ./sync-customers`,
-		Args:              namesAndCommand,
-		ValidArgsFunction: cobra.NoFileCompletions,
+		Args: andCommand(someNames("NAME")),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			names, command := args, []string(nil)
 			if dash := cmd.ArgsLenAtDash(); dash >= 0 {
@@ -65,19 +61,7 @@ After Ctrl-C the running COMMAND may take up to 30 s to finish.`,
 	flags.IntVar(&o.limit, "limit", 0, "end after this many notifications; 0 is no limit")
 	flags.BoolVar(&o.json, "json", false, "print a JSON object for each, with time, name, payload (payload_base64\nif it is not UTF-8), and missed if notifications before it were missed")
 	a.registerInherit(cmd, "COMMAND")
-	completeNothing(cmd, "limit")
 	return cmd
-}
-
-// namesAndCommand accepts one or more names, and an optional command after --.
-func namesAndCommand(cmd *cobra.Command, args []string) error {
-	if dash := cmd.ArgsLenAtDash(); dash >= 0 {
-		if len(args) == dash { // as of "-- $HANDLER" with an empty variable
-			return errNoCommand
-		}
-		args = args[:dash]
-	}
-	return someNames("NAME")(cmd, args)
 }
 
 func (a *app) listen(ctx context.Context, o listenOptions, names, args []string) error {
@@ -89,8 +73,8 @@ func (a *app) listen(ctx context.Context, o listenOptions, names, args []string)
 	}
 	receive := func(n notify.Notification) error { return a.printNotification(o, n) }
 	if len(args) > 0 {
-		if _, err := exec.LookPath(args[0]); err != nil {
-			return fmt.Errorf("find the command: %w", err)
+		if err := findCommand(args); err != nil {
+			return err
 		}
 		receive = func(n notify.Notification) error {
 			a.runForNotification(ctx, args, n)
@@ -162,11 +146,7 @@ func (a *app) printNotification(o listenOptions, n notify.Notification) error {
 			missed
 		}{n.Time.Format(timeFormat), n.Name, showPayload(n.Payload), missed{n.Missed}}
 	}
-	line, err := json.Marshal(shown)
-	if err != nil {
-		return err
-	}
-	return writeAll(a.out, string(line)+"\n")
+	return writeJSON(a.out, shown)
 }
 
 // oneLine returns the text, quoted if it is not UTF-8 or has control characters.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os/exec"
 	"slices"
 	"strconv"
 	"time"
@@ -69,8 +68,7 @@ session can hold the lease.`,
 		Example: `  mqnotify lock nightly-report -- ./report
   mqnotify lock deploy --timeout 0s -E 1 -- ./deploy production
   mqnotify lock import --kind lease --ttl 1m -- sh -c './import --fence "$MQNOTIFY_TOKEN"'`,
-		Args:              oneNameAndCommand("NAME"),
-		ValidArgsFunction: cobra.NoFileCompletions,
+		Args: oneNameAndCommand("NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.waits = !cmd.Flags().Changed("timeout")
 			if cmd.Flags().Changed("ttl") && o.kind != kindLease {
@@ -86,7 +84,6 @@ session can hold the lease.`,
 	flags.IntVarP(&o.notGot, "conflict-exit-code", "E", exitNotGot, "the exit `code` if another session holds the lock")
 	a.registerInherit(cmd, "COMMAND")
 	completeWith(cmd, "kind", kindAdvisory, kindLease)
-	completeNothing(cmd, "timeout", "ttl", "conflict-exit-code")
 	return cmd
 }
 
@@ -187,15 +184,4 @@ func (o lockOptions) take(ctx context.Context, mutex *guard.Mutex) (guard.Held, 
 	ctx, cancel := context.WithTimeoutCause(ctx, o.timeout, fmt.Errorf("no answer within --timeout %v", o.timeout))
 	defer cancel()
 	return mutex.Lock(ctx)
-}
-
-// findCommand returns an error if the command does not exist. Callers check this before they take a lock or a task.
-func findCommand(args []string) error {
-	if len(args) == 0 {
-		return errNoCommand
-	}
-	if _, err := exec.LookPath(args[0]); err != nil {
-		return fmt.Errorf("find the command: %w", err)
-	}
-	return nil
 }

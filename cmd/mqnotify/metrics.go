@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -20,7 +21,6 @@ import (
 // registerMetrics adds --metrics to a command that runs until it is stopped.
 func (a *app) registerMetrics(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&a.metrics, "metrics", "", "serve /metrics (Prometheus) and /healthz over HTTP on this `address`, such as\n127.0.0.1:9090; default none")
-	completeNothing(cmd, "metrics")
 }
 
 // measured has the metrics of a command.
@@ -63,15 +63,12 @@ func (a *app) measure(ctx context.Context, db *notify.DB) (*measured, error) {
 	return m, nil
 }
 
-// count registers a counter for each value of the label. f returns the counts in the order of values.
-func (m *measured) count(name, help string, labels prometheus.Labels, label string, values []string, f func() []uint64) {
-	for i, value := range values {
-		all := prometheus.Labels{label: value}
-		for k, v := range labels {
-			all[k] = v
-		}
-		m.registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help, ConstLabels: all},
-			func() float64 { return float64(f()[i]) }))
+// count registers a counter for each outcome, with another label.
+func (m *measured) count(name, help, label, value string, outcomes map[string]*atomic.Uint64) {
+	for outcome, count := range outcomes {
+		labels := prometheus.Labels{label: value, "outcome": outcome}
+		m.registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help, ConstLabels: labels},
+			func() float64 { return float64(count.Load()) }))
 	}
 }
 

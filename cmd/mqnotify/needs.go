@@ -4,7 +4,7 @@ import (
 	"github.com/mqnotify/mqnotify/internal/ident"
 	"github.com/mqnotify/mqnotify/internal/routines"
 	"github.com/mqnotify/mqnotify/internal/schema"
-	"github.com/mqnotify/mqnotify/internal/wake"
+	"github.com/mqnotify/mqnotify/internal/waiting"
 )
 
 // need is a set of privileges that belong together.
@@ -120,7 +120,7 @@ var needs = []need{
 	{[]string{roleStatus}, "besides, for groups where several servers take writes",
 		[]grant{{privileges: "SELECT", table: schema.LeaseTable}}},
 	{[]string{roleStatus}, "besides, to see which wake triggers work",
-		[]grant{{privileges: "EXECUTE", routine: wake.TablesRoutine}}},
+		[]grant{{privileges: "EXECUTE", routine: waiting.TablesRoutine}}},
 	{[]string{roleStatus}, "besides, to count the sessions of other accounts, and to see how old their transactions are",
 		[]grant{{privileges: "PROCESS", on: "*.*"}}},
 	{[]string{roleDead}, "dead: mqnotify dead",
@@ -240,8 +240,8 @@ var needs = []need{
 		"-- wake). The account that made the triggers needs CONNECTION_ADMIN (MySQL) or CONNECTION ADMIN (MariaDB) to wake\n" +
 		"-- listeners of other accounts. Without these, rows are found by polling, up to a second later",
 		[]grant{
-			{privileges: "EXECUTE", routine: wake.Routine},
-			{privileges: "EXECUTE", routine: wake.TablesRoutine},
+			{privileges: "EXECUTE", routine: waiting.WakeRoutine},
+			{privileges: "EXECUTE", routine: waiting.TablesRoutine},
 		}},
 	{[]string{
 		roleProducer, roleConsumer, roleTailer, roleListener, roleFlag, roleStatus, roleDead, roleImporter, roleServe, roleGuard,

@@ -22,8 +22,7 @@ Any program can send one, also inside a transaction:
 INSERT INTO mqnotify_notification (name, payload) VALUES ('reload', 'prices').`,
 		Example: `  mqnotify notify reload
   mqnotify notify orders '{"order": 7}'`,
-		Args:              nameAndPayload,
-		ValidArgsFunction: cobra.NoFileCompletions,
+		Args: nameAndPayload,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			payload := ""
 			if len(args) > 1 {

@@ -51,8 +51,7 @@ once needs the tables that init makes.`,
   mqnotify once nightly --every day --tz Europe/Berlin -- ./report  # in all crontabs
   mqnotify once often --every 9m -- ./report
   mqnotify once migrate-2026-11 --reset`,
-		Args:              oneNameAndCommand("KEY"),
-		ValidArgsFunction: cobra.NoFileCompletions,
+		Args: oneNameAndCommand("KEY"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			periodic := cmd.Flags().Changed("every")
 			switch {
@@ -78,7 +77,6 @@ once needs the tables that init makes.`,
 	flags.IntVarP(&o.notRun, "conflict-exit-code", "E", exitDone, "the exit `code` if COMMAND is not run")
 	a.registerInherit(cmd, "COMMAND")
 	completeWith(cmd, "every", periods...)
-	completeNothing(cmd, "tz", "conflict-exit-code")
 	return cmd
 }
 

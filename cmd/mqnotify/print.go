@@ -19,23 +19,29 @@ const (
 	timeFormat    = "2006-01-02T15:04:05.000000Z07:00"
 )
 
+// messageFormat writes a message, without a line break.
+type messageFormat func(out *bufio.Writer, m consumer.Message) error
+
 // printer writes messages to stdout.
 type printer struct {
 	out    *bufio.Writer
-	format func(out *bufio.Writer, m consumer.Message) error
+	format messageFormat
 	// fail ends the run after a failure to write to stdout. Such a message must neither be tried again nor go to the dead letters.
 	fail context.CancelCauseFunc
 }
 
-// handler prints messages. They count as handled after they were written to stdout.
-func (p *printer) handler(reader *metrics.Reader) consumer.Handler {
-	return consumer.Batch(func(_ context.Context, messages []consumer.Message) error {
-		reader.Delivered(messages, time.Now())
-		return p.print(messages...)
-	})
+// printing returns a function for follow that prints messages. They count as handled after they were written to stdout.
+func (a *app) printing(format messageFormat) func(*metrics.Reader, context.CancelCauseFunc) consumer.Handler {
+	return func(reader *metrics.Reader, fail context.CancelCauseFunc) consumer.Handler {
+		p := &printer{bufio.NewWriterSize(a.out, 64<<10), format, fail}
+		return consumer.Batch(func(_ context.Context, messages []consumer.Message) error {
+			reader.Delivered(messages, time.Now())
+			return p.print(messages)
+		})
+	}
 }
 
-func (p *printer) print(messages ...consumer.Message) error {
+func (p *printer) print(messages []consumer.Message) error {
 	for _, m := range messages {
 		err := p.format(p.out, m)
 		if err == nil {
@@ -58,7 +64,7 @@ func (p *printer) failed(err error) error {
 }
 
 // parseFormat parses --format.
-func parseFormat(text string) (func(out *bufio.Writer, m consumer.Message) error, error) {
+func parseFormat(text string) (messageFormat, error) {
 	switch text {
 	case formatJSON:
 		return printJSON, nil
@@ -111,7 +117,7 @@ func (s shown) Row() (map[string]any, error) {
 	return row, err
 }
 
-// toJSON is the template function json.
+// toJSON returns a line of JSON, without its newline, in which <, > and & are as they are. It is the template function json.
 func toJSON(value any) (string, error) {
 	var out bytes.Buffer
 	encoder := json.NewEncoder(&out)

@@ -4,9 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
-	"io"
-	"os"
 	"strconv"
 	"strings"
 	"time"
@@ -59,8 +56,7 @@ were committed before.`,
   mqnotify produce orders --header kind=paid --print-ids '{"order":1}'
   tail -F access.log | mqnotify produce lines
   mqnotify produce orders --mode handshake < orders.txt`,
-		Args:              someNames("TOPIC"),
-		ValidArgsFunction: cobra.NoFileCompletions,
+		Args: someNames("TOPIC"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.produce(cmd.Context(), o, args[0], args[1:])
 		},
@@ -71,7 +67,6 @@ were committed before.`,
 	flags.StringVar(&o.mode, "mode", modeNotify, "notify, or handshake to alternate with one consumer")
 	flags.BoolVar(&o.printIDs, "print-ids", false, "print the id of each committed message on a line")
 	flags.BoolVar(&o.flag, "flag", false, "set the topic's one-row flag after each commit")
-	completeNothing(cmd, "header", "batch")
 	completeWith(cmd, "mode", modeNotify, modeHandshake)
 	return cmd
 }
@@ -111,53 +106,20 @@ func (a *app) produce(ctx context.Context, o produceOptions, topic string, messa
 		return err
 	}
 	defer stop()
-
-	reading, cancel := context.WithCancel(ctx)
-	defer cancel()
-	next := takeFrom(messages)
-	if len(messages) == 0 {
-		if isTerminal(a.in) {
-			a.log.InfoContext(ctx, "each line is a message; Ctrl-D ends")
-		}
-		next = readLines(reading, a.in, o.batch).next
-	}
-	published, err := a.publishAll(ctx, to, headers, o, next)
-	switch {
-	case err == nil:
-		return nil
-	case ctx.Err() != nil && errors.Is(err, context.Cause(ctx)):
-		a.log.InfoContext(ctx, "stopped", "published", published)
-		return nil
-	case published > 0:
-		err = fmt.Errorf("%w (messages published before that: %d)", err, published)
-	}
-	return ignoreBrokenPipe(err)
-}
-
-// publishAll publishes the payloads that next returns, until next returns none.
-func (a *app) publishAll(ctx context.Context, to *publisher, headers map[string]string, o produceOptions,
-	next func(ctx context.Context, most int) ([][]byte, error),
-) (published int, err error) {
-	for {
-		payloads, err := next(ctx, o.batch)
-		if err != nil || len(payloads) == 0 {
-			return published, err
-		}
+	wasThere := false // the server has answered
+	words := feedWords{"a message", "published", "messages published"}
+	return a.feed(ctx, messages, o.batch, words, func(ctx context.Context, payloads [][]byte) (int, error) {
 		messages := make([]producer.Message, len(payloads))
 		for i, payload := range payloads {
 			messages[i] = producer.Message{Headers: headers, Payload: payload}
 		}
-		ids, err := a.publish(ctx, to, messages, published > 0)
-		if err != nil {
-			return published, err
+		ids, err := a.publish(ctx, to, messages, wasThere)
+		wasThere = err == nil
+		if err == nil && o.printIDs {
+			err = writeAll(a.out, idLines(ids))
 		}
-		published += len(ids)
-		if o.printIDs {
-			if err := writeAll(a.out, idLines(ids)); err != nil {
-				return published, err
-			}
-		}
-	}
+		return len(ids), err
+	})
 }
 
 // publish publishes the messages. The first Ctrl-C does not interrupt a commit, whose outcome would then be unknown. If the
@@ -222,32 +184,10 @@ func parseHeaders(pairs []string) (map[string]string, error) {
 	return headers, nil
 }
 
-// takeFrom returns a function that returns the messages, but no more than most at a time.
-func takeFrom(messages []string) func(ctx context.Context, most int) ([][]byte, error) {
-	return func(ctx context.Context, most int) (batch [][]byte, err error) {
-		if len(messages) > 0 && ctx.Err() != nil {
-			return nil, context.Cause(ctx)
-		}
-		for ; len(messages) > 0 && len(batch) < most; messages = messages[1:] {
-			batch = append(batch, []byte(messages[0]))
-		}
-		return batch, nil
-	}
-}
-
 func idLines(ids []uint64) string {
 	var text []byte
 	for _, id := range ids {
 		text = append(strconv.AppendUint(text, id, 10), '\n')
 	}
 	return string(text)
-}
-
-func isTerminal(in io.Reader) bool {
-	file, ok := in.(*os.File)
-	if !ok {
-		return false
-	}
-	info, err := file.Stat()
-	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }

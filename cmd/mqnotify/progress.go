@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"io"
 	"os"
 	"sync"
 	"time"
@@ -34,10 +33,11 @@ func (a *app) newProgress(topic string, draws bool) *progress {
 }
 
 // drawsProgress reports whether to show a bar: stderr is a terminal, and logs are text.
-func (a *app) drawsProgress() bool { return isTerminalOut(a.err) && a.logging.format != formatJSON }
+func (a *app) drawsProgress() bool { return isTerminal(a.err) && a.logging.format != formatJSON }
 
-func isTerminalOut(out io.Writer) bool {
-	file, ok := out.(*os.File)
+// isTerminal reports whether a stream of the process is a terminal.
+func isTerminal(stream any) bool {
+	file, ok := stream.(*os.File)
 	if !ok {
 		return false
 	}

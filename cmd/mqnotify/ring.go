@@ -3,9 +3,6 @@ package main
 import (
 	"bufio"
 	"context"
-	"encoding/json"
-	"errors"
-	"fmt"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -39,9 +36,8 @@ func newRingCreate(a *app) *cobra.Command {
 		Short: "Make a ring buffer",
 		Long: `Makes the ring buffer NAME of --size entries, in the tables that init makes. If it exists with the
 same size, create changes nothing; if it exists with another size, create fails.`,
-		Example:           `  mqnotify ring create log --size 1000`,
-		Args:              oneName("NAME"),
-		ValidArgsFunction: cobra.NoFileCompletions,
+		Example: `  mqnotify ring create log --size 1000`,
+		Args:    oneName("NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if !cmd.Flags().Changed("size") {
 				return usagef("--size: say how many entries the ring keeps")
@@ -55,7 +51,6 @@ same size, create changes nothing; if it exists with another size, create fails.
 		},
 	}
 	cmd.Flags().IntVar(&size, "size", 0, "how many entries the ring keeps; from 1 to 10000000")
-	completeNothing(cmd, "size")
 	return cmd
 }
 
@@ -72,8 +67,7 @@ exist, put calls the procedure mqnotify_wake after each commit. If the database 
 readers find the entries by polling, within a second.`,
 		Example: `  mqnotify ring put log 'hello'
   vmstat 1 | mqnotify ring put log`,
-		Args:              someNames("NAME"),
-		ValidArgsFunction: cobra.NoFileCompletions,
+		Args: someNames("NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.ringPut(cmd.Context(), args[0], args[1:])
 		},
@@ -108,39 +102,15 @@ func (a *app) ringPut(ctx context.Context, name string, payloads []string) error
 		return err
 	}
 	defer done()
-	most := min(size, 1000)
-	reading, cancel := context.WithCancel(ctx)
-	defer cancel()
-	next := takeFrom(payloads)
-	if len(payloads) == 0 {
-		if isTerminal(a.in) {
-			a.log.InfoContext(ctx, "each line is an entry; Ctrl-D ends")
+	words := feedWords{"an entry", "put", "entries put"}
+	return a.feed(ctx, payloads, min(size, 1000), words, func(ctx context.Context, batch [][]byte) (int, error) {
+		longer, release := lingering(ctx, publishPatience) // the outcome of an interrupted commit is unknown
+		defer release()
+		if _, err := ring.Append(longer, batch...); err != nil {
+			return 0, err
 		}
-		next = readLines(reading, a.in, most).next
-	}
-	put := 0
-	for {
-		batch, err := next(ctx, most)
-		if err == nil && len(batch) == 0 {
-			return nil
-		}
-		if err == nil {
-			longer, release := lingering(ctx, publishPatience) // the outcome of an interrupted commit is unknown
-			_, err = ring.Append(longer, batch...)
-			release()
-		}
-		switch {
-		case err == nil:
-			put += len(batch)
-		case ctx.Err() != nil && errors.Is(err, context.Cause(ctx)):
-			a.log.InfoContext(ctx, "stopped", "put", put)
-			return nil
-		case put > 0:
-			return fmt.Errorf("%w (entries put before that: %d)", err, put)
-		default:
-			return err
-		}
-	}
+		return len(batch), nil
+	})
 }
 
 type ringReadOptions struct {
@@ -165,8 +135,7 @@ their number is logged to stderr, and with --json also printed in their place, a
 		Example: `  mqnotify ring read log
   mqnotify ring read log -f -n 0
   mqnotify ring read log --after 4711 --json`,
-		Args:              oneName("NAME"),
-		ValidArgsFunction: cobra.NoFileCompletions,
+		Args: oneName("NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			changed := cmd.Flags().Changed
 			switch {
@@ -184,7 +153,6 @@ their number is logged to stderr, and with --json also printed in their place, a
 	flags.Uint64Var(&o.after, "after", 0, "begin after the entry with this `number`; overwritten entries after it count as missed")
 	flags.BoolVarP(&o.follow, "follow", "f", false, "wait for new entries and print them")
 	flags.BoolVar(&o.json, "json", false, "print a line of JSON for each entry")
-	completeNothing(cmd, "last", "after")
 	return cmd
 }
 
@@ -233,8 +201,8 @@ func (a *app) printRing(ctx context.Context, o ringReadOptions, name string, rin
 		if missed := entries[0].Missed; missed > 0 {
 			a.log.WarnContext(ctx, "entries were overwritten before they were read", "ring", name, "missed", missed)
 			if o.json {
-				if _, err := fmt.Fprintf(out, "{\"missed\":%d}\n", missed); err != nil {
-					return outputError{err}
+				if err := writeJSON(out, map[string]uint64{"missed": missed}); err != nil {
+					return err
 				}
 			}
 		}
@@ -255,19 +223,12 @@ func (a *app) printRing(ctx context.Context, o ringReadOptions, name string, rin
 }
 
 func printEntry(out *bufio.Writer, e ringbuffer.Entry, asJSON bool) error {
-	line := e.Payload
-	if asJSON {
-		var err error
-		if line, err = json.Marshal(struct {
-			Number    uint64    `json:"number"`
-			WrittenAt time.Time `json:"written_at"`
-			shownPayload
-		}{e.Number, e.WrittenAt, showPayload(e.Payload)}); err != nil {
-			return err
-		}
+	if !asJSON {
+		return writeAll(out, string(e.Payload)+"\n")
 	}
-	if _, err := out.Write(append(line, '\n')); err != nil {
-		return outputError{err}
-	}
-	return nil
+	return writeJSON(out, struct {
+		Number    uint64    `json:"number"`
+		WrittenAt time.Time `json:"written_at"`
+		shownPayload
+	}{e.Number, e.WrittenAt, showPayload(e.Payload)})
 }

@@ -53,6 +53,7 @@ wrong command line. Ctrl-C finishes the work in hand and exits with 0. If that t
 			return a.awaitServer(cmd.Context())
 		},
 	}
+	root.CompletionOptions.SetDefaultShellCompDirective(cobra.ShellCompDirectiveNoFileComp)
 	root.SetIn(a.in)
 	root.SetOut(a.out)
 	root.SetErr(a.stderr)

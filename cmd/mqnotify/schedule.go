@@ -2,11 +2,8 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"strings"
-	"text/tabwriter"
 	"time"
 	_ "time/tzdata" // the zones of CRON_TZ, for hosts that have none: containers, Windows
 
@@ -44,8 +41,7 @@ NAME; tasks that were entered stay.`,
   mqnotify schedule reports often --cron '*/5 * * * *' --unique often --retries 0
   mqnotify schedule reports
   mqnotify schedule reports nightly --remove`,
-		Args:              someNames("QUEUE"),
-		ValidArgsFunction: cobra.NoFileCompletions,
+		Args: someNames("QUEUE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			changed := cmd.Flags().Changed
 			what, err := o.read(args, changed("cron"), changed("priority") || changed("unique") || changed("retries"))
@@ -62,7 +58,6 @@ NAME; tasks that were entered stay.`,
 	flags.IntVar(&o.retries, "retries", 5, "how often a failed task is tried again")
 	flags.BoolVar(&o.remove, "remove", false, "remove the recurring task NAME")
 	flags.BoolVar(&o.json, "json", false, "print a line of JSON for each recurring task")
-	completeNothing(cmd, "cron", "priority", "unique", "retries")
 	return cmd
 }
 
@@ -97,10 +92,7 @@ func (o *scheduleOptions) read(args []string, timed, described bool) (what int, 
 	if o.remove {
 		return scheduleRemove, nil
 	}
-	o.recurring.Entry.Retries = o.retries
-	if o.retries == 0 {
-		o.recurring.Entry.Retries = -1
-	}
+	o.recurring.Entry.Retries = retriesOption(o.retries)
 	if len(args) > 2 {
 		o.recurring.Entry.Payload = []byte(args[2])
 	}
@@ -108,7 +100,7 @@ func (o *scheduleOptions) read(args []string, timed, described bool) (what int, 
 }
 
 func (a *app) schedule(ctx context.Context, o scheduleOptions, name string, what int) error {
-	q, done, err := a.openQueue(ctx, name)
+	q, _, done, err := a.openQueue(ctx, name)
 	if err != nil {
 		return err
 	}
@@ -127,39 +119,22 @@ func (a *app) schedule(ctx context.Context, o scheduleOptions, name string, what
 	if err != nil {
 		return err
 	}
-	return ignoreBrokenPipe(a.listSchedules(name, all, o.json))
+	shown := func(s queue.Recurring) any { return shownSchedule(name, s) }
+	return ignoreBrokenPipe(writeList(a.out, o.json, all, shown, scheduleTable))
 }
 
 var errNoRecurring = errors.New("there is no recurring task")
 
-func (a *app) listSchedules(name string, all []queue.Recurring, asJSON bool) error {
-	var out strings.Builder
-	switch {
-	case asJSON:
-		for _, s := range all {
-			line, err := json.Marshal(shownSchedule(name, s))
-			if err != nil {
-				return err
-			}
-			out.Write(append(line, '\n'))
-		}
-	case len(all) == 0:
-		out.WriteString("no recurring tasks\n")
-	default:
-		table := tabwriter.NewWriter(&out, 0, 0, 2, ' ', 0)
-		rows := []string{"NAME\tCRON\tNEXT\tPRIORITY\tRETRIES\tUNIQUE\tPAYLOAD"}
-		for _, s := range all {
-			rows = append(rows, fmt.Sprintf("%s\t%s\t%s\t%d\t%d\t%s\t%s", inCell(s.Name), inCell(s.Cron), s.Next.Format(time.RFC3339),
-				s.Entry.Priority, max(0, s.Entry.Retries), inCell(s.Entry.Unique), inCell(string(s.Entry.Payload))))
-		}
-		if _, err := fmt.Fprintln(table, strings.Join(rows, "\n")); err != nil {
-			return err
-		}
-		if err := table.Flush(); err != nil {
-			return err
-		}
+func scheduleTable(all []queue.Recurring) string {
+	if len(all) == 0 {
+		return "no recurring tasks\n"
 	}
-	return writeAll(a.out, out.String())
+	rows := []string{"NAME\tCRON\tNEXT\tPRIORITY\tRETRIES\tUNIQUE\tPAYLOAD"}
+	for _, s := range all {
+		rows = append(rows, fmt.Sprintf("%s\t%s\t%s\t%d\t%d\t%s\t%s", inCell(s.Name), inCell(s.Cron), s.Next.Format(time.RFC3339),
+			s.Entry.Priority, max(0, s.Entry.Retries), inCell(s.Entry.Unique), inCell(string(s.Entry.Payload))))
+	}
+	return aligned(rows)
 }
 
 // shownSchedule returns a recurring task in the form of --json.

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -48,8 +47,7 @@ docs/guide/serve.md.`,
 		Example: `  mqnotify serve orders invoices
   curl -N http://127.0.0.1:8080/topics/orders/events
   mqnotify serve orders --listen :8443 --tokens tokens --tls-cert cert.pem --tls-key key.pem`,
-		Args:              someNames("TOPIC"),
-		ValidArgsFunction: cobra.NoFileCompletions,
+		Args: someNames("TOPIC"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.Topics = args
 			return a.serve(cmd.Context(), o)
@@ -68,7 +66,7 @@ docs/guide/serve.md.`,
 	flags.Int64Var(&o.MaxMemory, "max-memory", 64<<20, "the limit of the `bytes` of messages that requests hold in memory; above it slow\nclients are disconnected")
 	flags.IntVar(&o.Buffer, "buffer", 8192, "how many `messages` a client may be behind before it is disconnected")
 	flags.DurationVar(&o.Heartbeat, "heartbeat", 0, "how often an idle stream sends a comment; default 15s")
-	completeNothing(cmd, "listen", "cors", "max-body", "max-connections", "max-per-client", "max-database-requests", "max-memory", "buffer", "heartbeat")
+	completeFiles(cmd, "tokens", "tls-cert", "tls-key")
 	return cmd
 }
 
@@ -99,12 +97,9 @@ func (a *app) serve(ctx context.Context, o serveOptions) error {
 		}
 		secure = &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}
 	}
-	config, err := a.config()
+	config, err := a.databaseConfig()
 	if err != nil {
 		return err
-	}
-	if config.DBName == "" {
-		return errNoDatabase
 	}
 	o.Commands = metrics.CountCommands(config)
 	if os.Getenv("GOMEMLIMIT") == "" {
@@ -122,9 +117,6 @@ func (a *app) serve(ctx context.Context, o serveOptions) error {
 	url := make(chan string, 1)
 	o.Ready = func() { a.log.InfoContext(ctx, "serving", "url", <-url, "topics", o.Topics) }
 	service, err := serve.New(db, o.Options)
-	if errors.Is(err, notify.ErrOptions) {
-		return usageError{err}
-	}
 	if err != nil {
 		return err
 	}

@@ -47,8 +47,7 @@ servers that take writes), and of transactions that have been open for more than
 offsets can't move past their rows.`,
 		Example: `  mqnotify status orders
   mqnotify status orders --json | jq '.groups[] | select(.lag > 100).group'`,
-		Args:              oneName("TOPIC"),
-		ValidArgsFunction: cobra.NoFileCompletions,
+		Args: oneName("TOPIC"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.status(cmd.Context(), o, args[0])
 		},
@@ -56,7 +55,6 @@ offsets can't move past their rows.`,
 	flags := cmd.Flags()
 	flags.BoolVar(&o.json, "json", false, "print a JSON object")
 	flags.StringVar(&o.idColumn, "id-column", "", "the `column` that consumers read by; default the AUTO_INCREMENT column or the primary key")
-	completeNothing(cmd, "id-column")
 	return cmd
 }
 
@@ -89,7 +87,7 @@ type topicStatus struct {
 	name     string
 	wakes    []string     // the events of wake triggers that work
 	triggers []wake.State // those that this account may see
-	gate     wake.Gate
+	gate     wait.GateStatus
 	groups   *consumer.Status // nil if they could not be read
 	note     error            // the reason why there are no groups
 	findings []doctor.Result

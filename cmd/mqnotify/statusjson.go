@@ -1,9 +1,6 @@
 package main
 
 import (
-	"encoding/json"
-	"strings"
-
 	"github.com/mqnotify/mqnotify/consumer"
 	"github.com/mqnotify/mqnotify/internal/doctor"
 )
@@ -81,11 +78,8 @@ func (s *topicStatus) json() (string, error) {
 			})
 		}
 	}
-	var line strings.Builder
-	encoder := json.NewEncoder(&line)
-	encoder.SetEscapeHTML(false)
-	err := encoder.Encode(view)
-	return line.String(), err
+	line, err := toJSON(view)
+	return line + "\n", err
 }
 
 func membersJSON(members []consumer.MemberStatus) (all []memberJSON) {

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/mqnotify/mqnotify/consumer"
@@ -65,8 +64,7 @@ func (s *topicStatus) wakeText(line func(what, format string, args ...any)) {
 }
 
 func groupTable(groups []consumer.GroupStatus) string {
-	var rows strings.Builder
-	rows.WriteString("GROUP\tMEMBER\tOFFSET\tDONE ABOVE\tGAPS\tLAG\tSTORED\tDEAD LETTERS\n")
+	rows := []string{"GROUP\tMEMBER\tOFFSET\tDONE ABOVE\tGAPS\tLAG\tSTORED\tDEAD LETTERS"}
 	for _, g := range groups {
 		member := "none; the last was " + g.Member
 		switch {
@@ -81,10 +79,10 @@ func groupTable(groups []consumer.GroupStatus) string {
 		if g.MoreWaiting {
 			lag += fmt.Sprintf(" of %d ids", g.Behind)
 		}
-		fmt.Fprintf(&rows, "%s\t%s\t%d\t%d\t%d\t%s\t%s ago\t%s\n", harmless(g.Group), harmless(member),
-			g.Settled, g.Done, g.Gaps, lag, roughly(g.Moved), atLeast(g.DeadLetters, g.MoreDeadLetters))
+		rows = append(rows, fmt.Sprintf("%s\t%s\t%d\t%d\t%d\t%s\t%s ago\t%s", harmless(g.Group), harmless(member),
+			g.Settled, g.Done, g.Gaps, lag, roughly(g.Moved), atLeast(g.DeadLetters, g.MoreDeadLetters)))
 	}
-	return aligned(rows.String())
+	return aligned(rows)
 }
 
 // atLeast formats a number: "10000+" if there may be more.
@@ -107,16 +105,15 @@ func active(g consumer.GroupStatus) (n int) {
 
 // memberTable formats the members that share a group.
 func memberTable(g consumer.GroupStatus) string {
-	var rows strings.Builder
-	fmt.Fprintf(&rows, "MEMBER OF %s\tSESSION\tPARTITIONS BY %s\tOFFSET\tLAG\n", harmless(g.Group), harmless(strings.ToUpper(g.PartitionBy)))
+	rows := []string{fmt.Sprintf("MEMBER OF %s\tSESSION\tPARTITIONS BY %s\tOFFSET\tLAG", harmless(g.Group), harmless(strings.ToUpper(g.PartitionBy)))}
 	for _, m := range g.Members {
 		name, session := m.Member, strconv.FormatUint(m.Session, 10)
 		if m.Session == 0 {
 			name, session = "none", "-"
 		}
-		fmt.Fprintf(&rows, "%s\t%s\t%d: %s\t%d\t%s\n", harmless(name), session, len(m.Partitions), ranges(m.Partitions), m.Settled, atLeast(m.Waiting, m.MoreWaiting))
+		rows = append(rows, fmt.Sprintf("%s\t%s\t%d: %s\t%d\t%s", harmless(name), session, len(m.Partitions), ranges(m.Partitions), m.Settled, atLeast(m.Waiting, m.MoreWaiting)))
 	}
-	return aligned(rows.String())
+	return aligned(rows)
 }
 
 // ranges formats ascending numbers: "0-3 7".
@@ -135,14 +132,6 @@ func ranges(numbers []int) string {
 		i = j + 1
 	}
 	return strings.Join(all, " ")
-}
-
-func aligned(rows string) string {
-	var out strings.Builder
-	columns := tabwriter.NewWriter(&out, 0, 0, 2, ' ', 0)
-	_, _ = columns.Write([]byte(rows)) // a strings.Builder never fails
-	_ = columns.Flush()
-	return out.String()
 }
 
 // roughly formats a duration in its one or two largest units.

@@ -1,14 +1,10 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"fmt"
 
 	"github.com/spf13/cobra"
-
-	"github.com/mqnotify/mqnotify/consumer"
-	"github.com/mqnotify/mqnotify/internal/metrics"
 )
 
 // orderArrival is the value of --order without consumer.Options.Strict.
@@ -16,7 +12,6 @@ const orderArrival = "arrival"
 
 type tailOptions struct {
 	selection
-	waiting
 	rows   int
 	follow bool
 	order  string
@@ -39,8 +34,7 @@ inserted later with a smaller key.`,
 		Example: `  mqnotify tail orders
   mqnotify tail -f -n 0 orders | jq .status
   mqnotify tail orders -n 100 --columns id,status --where "status <> 'done'"`,
-		Args:              oneName("TABLE"),
-		ValidArgsFunction: cobra.NoFileCompletions,
+		Args: oneName("TABLE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if !o.follow && cmd.Flags().Changed("mode") {
 				return usagef("--mode is for waiting: give -f too")
@@ -54,8 +48,6 @@ inserted later with a smaller key.`,
 	flags.StringVar(&o.order, "order", orderArrival, "arrival, or strict for the order of the ids")
 	o.selection.register(cmd)
 	o.anyKey = true // tail stores no offset, and warns
-	o.waiting.register(cmd)
-	completeNothing(cmd, "rows")
 	completeWith(cmd, "order", orderArrival, "strict")
 	return cmd
 }
@@ -67,17 +59,11 @@ func (a *app) tail(ctx context.Context, o tailOptions, name string) error {
 	if err := oneOf("order", o.order, orderArrival, "strict"); err != nil {
 		return err
 	}
-	options := o.options(a)
-	if err := o.waiting.into(&options); err != nil {
+	options, err := o.options(a)
+	if err != nil {
 		return err
 	}
 	options.From, options.StopAtEnd = fmt.Sprintf("last %d", o.rows), !o.follow
-	options.MaxAttempts = -1
-	if o.order != orderArrival {
-		options.Strict = true
-	}
-	return a.follow(ctx, name, options, func(reader *metrics.Reader, fail context.CancelCauseFunc) consumer.Handler {
-		p := &printer{bufio.NewWriterSize(a.out, 64<<10), printJSON, fail}
-		return p.handler(reader)
-	})
+	options.MaxAttempts, options.Strict = -1, o.order != orderArrival
+	return a.follow(ctx, name, options, a.printing(printJSON))
 }

@@ -2,11 +2,9 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
 	"unicode/utf8"
 
@@ -49,8 +47,7 @@ with --dead also dead ones, in small batches. These flags print the number of ta
   mqnotify tasks mail --state dead --json
   mqnotify tasks mail --retry 17,18
   mqnotify tasks mail --prune 168h`,
-		Args:              oneName("QUEUE"),
-		ValidArgsFunction: cobra.NoFileCompletions,
+		Args: oneName("QUEUE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.tasks(cmd.Context(), o, args[0], cmd.Flags().Changed)
 		},
@@ -68,7 +65,6 @@ with --dead also dead ones, in small batches. These flags print the number of ta
 	flags.DurationVar(&o.prune, "prune", 0, "delete tasks that have been done for longer than this")
 	flags.BoolVar(&o.pruneDead, "dead", false, "for --prune: also delete dead tasks")
 	completeWith(cmd, "state", taskStates...)
-	completeNothing(cmd, "limit", "after", "retry", "retries", "cancel", "prune")
 	return cmd
 }
 
@@ -101,27 +97,27 @@ func (a *app) tasks(ctx context.Context, o tasksOptions, name string, changed fu
 	if err != nil {
 		return err
 	}
-	q, done, err := a.openQueue(ctx, name)
+	q, _, done, err := a.openQueue(ctx, name)
 	if err != nil {
 		return err
 	}
 	defer done()
-	retries := o.retries
-	if retries == 0 {
-		retries = -1
-	}
 	var n int
 	switch {
 	case o.counts:
 		return a.countTasks(ctx, q, o.json)
 	case o.retryDead || len(o.retry) > 0:
-		n, err = q.Retry(ctx, filter, retries)
+		n, err = q.Retry(ctx, filter, retriesOption(o.retries))
 	case len(o.cancel) > 0:
 		n, err = q.Cancel(ctx, filter)
 	case changed("prune"):
 		n, err = q.Prune(ctx, o.prune, o.pruned()...)
 	default:
-		return a.listTasks(ctx, q, filter, o.json)
+		tasks, err := q.List(ctx, filter)
+		if err != nil {
+			return err
+		}
+		return ignoreBrokenPipe(writeList(a.out, o.json, tasks, shownTask, o.table))
 	}
 	if err != nil {
 		return err
@@ -155,26 +151,10 @@ func (o *tasksOptions) pruned() []string {
 	return []string{"done"}
 }
 
-func (a *app) listTasks(ctx context.Context, q *queue.Queue, filter queue.Filter, asJSON bool) error {
-	tasks, err := q.List(ctx, filter)
-	if err != nil {
-		return err
-	}
-	var out strings.Builder
-	if asJSON {
-		for _, task := range tasks {
-			line, err := json.Marshal(shownTask(task))
-			if err != nil {
-				return err
-			}
-			out.Write(append(line, '\n'))
-		}
-		return ignoreBrokenPipe(writeAll(a.out, out.String()))
-	}
+func (o *tasksOptions) table(tasks []queue.Task) string {
 	if len(tasks) == 0 {
-		return ignoreBrokenPipe(writeAll(a.out, "no tasks\n"))
+		return "no tasks\n"
 	}
-	table := tabwriter.NewWriter(&out, 0, 0, 2, ' ', 0)
 	rows := []string{"ID\tSTATE\tPRIORITY\tATTEMPTS\tRETRIES\tLAPSES\tAT\tOWNER\tPAYLOAD\tERROR"}
 	for _, t := range tasks {
 		at := ""
@@ -184,16 +164,11 @@ func (a *app) listTasks(ctx context.Context, q *queue.Queue, filter queue.Filter
 		rows = append(rows, fmt.Sprintf("%d\t%s\t%d\t%d\t%d\t%d\t%s\t%s\t%s\t%s", t.ID, t.State, t.Priority, t.Attempt, t.Retries, t.Lapses, at,
 			inCell(t.Owner), inCell(string(t.Payload)), inCell(t.LastError)))
 	}
-	if _, err := fmt.Fprintln(table, strings.Join(rows, "\n")); err != nil {
-		return err
+	text := aligned(rows)
+	if len(tasks) == o.limit {
+		text += fmt.Sprintf("there may be more: --after %d\n", tasks[len(tasks)-1].ID)
 	}
-	if err := table.Flush(); err != nil {
-		return err
-	}
-	if len(tasks) == filter.Limit {
-		fmt.Fprintf(&out, "there may be more: --after %d\n", tasks[len(tasks)-1].ID)
-	}
-	return ignoreBrokenPipe(writeAll(a.out, out.String()))
+	return text
 }
 
 // inCell returns the beginning of a text in one line, for a cell of a table.
@@ -256,11 +231,7 @@ func (a *app) countTasks(ctx context.Context, q *queue.Queue, asJSON bool) error
 		for _, s := range taskStates {
 			all[s] = counts[s]
 		}
-		text, err := json.Marshal(all)
-		if err != nil {
-			return err
-		}
-		return ignoreBrokenPipe(writeAll(a.out, string(text)+"\n"))
+		return ignoreBrokenPipe(writeJSON(a.out, all))
 	}
 	var out strings.Builder
 	for _, s := range taskStates {

@@ -2,16 +2,12 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"strings"
-	"text/tabwriter"
-	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/mqnotify/mqnotify/internal/wake"
-	"github.com/mqnotify/mqnotify/notify"
 )
 
 func newWake(a *app) *cobra.Command {
@@ -52,8 +48,7 @@ The server makes a trigger only while no transaction uses TABLE. install tries f
 which new transactions on TABLE wait, until --patience is over.`,
 		Example: `  mqnotify wake install orders
   mqnotify wake install stock --on insert,update,delete   # for mqnotify.Await on its columns`,
-		Args:              cobra.MinimumNArgs(1),
-		ValidArgsFunction: cobra.NoFileCompletions,
+		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, tables []string) error {
 			for _, event := range o.Events {
 				if err := oneOf("on", strings.ToLower(event), "insert", "update", "delete"); err != nil {
@@ -70,14 +65,9 @@ which new transactions on TABLE wait, until --patience is over.`,
 		},
 	}
 	cmd.Flags().StringSliceVar(&o.Events, "on", []string{"insert"}, "the changes that wake listeners: insert, update, delete, separated by commas")
-	addWakePatience(cmd, &o)
+	addPatience(cmd, &o.Patience)
 	completeWith(cmd, "on", "insert", "update", "delete")
 	return cmd
-}
-
-func addWakePatience(cmd *cobra.Command, o *wake.Options) {
-	cmd.Flags().DurationVar(&o.Patience, "patience", 30*time.Second, "how long to try while transactions use the table")
-	completeNothing(cmd, "patience")
 }
 
 func newWakeStatus(a *app) *cobra.Command {
@@ -87,8 +77,7 @@ func newWakeStatus(a *app) *cobra.Command {
 		Short: "Show the wake triggers, and whether they work",
 		Long: `Prints the wake triggers that this account may see: those of the tables on which it has TRIGGER. It
 exits with 1 if one of them does not work. mqnotify wake install repairs it.`,
-		Args:              cobra.NoArgs,
-		ValidArgsFunction: cobra.NoFileCompletions,
+		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.wakeStatus(cmd.Context(), asJSON)
 		},
@@ -107,14 +96,7 @@ func (a *app) wakeStatus(ctx context.Context, asJSON bool) error {
 	if err != nil {
 		return err
 	}
-	text, err := wakeTable(states)
-	if asJSON {
-		text, err = wakeLines(states)
-	}
-	if err != nil {
-		return err
-	}
-	if err := ignoreBrokenPipe(writeAll(a.out, text)); err != nil {
+	if err := ignoreBrokenPipe(writeList(a.out, asJSON, states, shownWake, wakeTable)); err != nil {
 		return err
 	}
 	for _, s := range states {
@@ -128,36 +110,24 @@ func (a *app) wakeStatus(ctx context.Context, asJSON bool) error {
 // The server shows no trigger of a table on which the account has no TRIGGER privilege, and does not say so.
 const noWakeTrigger = "no wake trigger, or only on tables where this account has no TRIGGER privilege"
 
-func wakeTable(states []wake.State) (string, error) {
+func wakeTable(states []wake.State) string {
 	if len(states) == 0 {
-		return noWakeTrigger + "\n", nil
+		return noWakeTrigger + "\n"
 	}
-	var text strings.Builder
-	w := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
-	_, _ = fmt.Fprintln(w, "TABLE\tON\tDEFINER\tSTATE")
+	rows := []string{"TABLE\tON\tDEFINER\tSTATE"}
 	for _, s := range states {
 		state := "ok"
 		if s.Problem != "" {
 			state = "BROKEN: " + s.Problem
 		}
-		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", harmless(s.Table), s.Event, harmless(s.Definer), harmless(state))
+		rows = append(rows, fmt.Sprintf("%s\t%s\t%s\t%s", harmless(s.Table), s.Event, harmless(s.Definer), harmless(state)))
 	}
-	err := w.Flush()
-	return text.String(), err
+	return aligned(rows)
 }
 
-func wakeLines(states []wake.State) (string, error) {
-	var text strings.Builder
-	for _, s := range states {
-		line, err := json.Marshal(map[string]any{
-			"table": s.Table, "on": s.Event, "trigger": s.Trigger, "definer": s.Definer, "problem": s.Problem,
-		})
-		if err != nil {
-			return "", err
-		}
-		text.Write(append(line, '\n'))
-	}
-	return text.String(), nil
+// shownWake returns the state of a trigger in the form of --json.
+func shownWake(s wake.State) any {
+	return map[string]any{"table": s.Table, "on": s.Event, "trigger": s.Trigger, "definer": s.Definer, "problem": s.Problem}
 }
 
 func newWakeRemove(a *app) *cobra.Command {
@@ -167,9 +137,8 @@ func newWakeRemove(a *app) *cobra.Command {
 		Short: "Drop the wake triggers of TABLE",
 		Long: `Drops the wake triggers of TABLE. Its consumers notice it at once and poll from then on: they find
 rows of other programs up to a second later.`,
-		Example:           `  mqnotify wake remove orders`,
-		Args:              oneName("TABLE"),
-		ValidArgsFunction: cobra.NoFileCompletions,
+		Example: `  mqnotify wake remove orders`,
+		Args:    oneName("TABLE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			db, err := a.open()
 			if err != nil {
@@ -187,15 +156,6 @@ rows of other programs up to a second later.`,
 			return err
 		},
 	}
-	addWakePatience(cmd, &o)
+	addPatience(cmd, &o.Patience)
 	return cmd
-}
-
-// makeWakeTriggers makes the wake triggers of the topics, and of the tables of notifications, tasks and ring buffers. If the
-// account may not make triggers, it warns, and listeners poll. If triggers is false it makes only the routines.
-func (a *app) makeWakeTriggers(ctx context.Context, db *notify.DB, topics []string, triggers bool) error {
-	if triggers {
-		return wake.InstallAll(ctx, db, a.log, topics...)
-	}
-	return wake.Routines(ctx, db, a.log)
 }

@@ -7,7 +7,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 
 	"github.com/mqnotify/mqnotify/queue"
@@ -49,8 +48,7 @@ work waits in the server until a task is entered or due. It also enters the queu
 After Ctrl-C the tasks in hand may take up to 30 s to finish.`,
 		Example: `  mqnotify work mail -- ./send-mail
   mqnotify work encode --concurrency 4 --visibility 5m -- sh -c 'read f; exec ./encode "$f"'`,
-		Args:              oneNameAndCommand("QUEUE"),
-		ValidArgsFunction: cobra.NoFileCompletions,
+		Args: oneNameAndCommand("QUEUE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.work(cmd.Context(), o, args[0], args[1:])
 		},
@@ -64,7 +62,6 @@ After Ctrl-C the tasks in hand may take up to 30 s to finish.`,
 	flags.BoolVar(&o.Discard, "discard", false, "delete tasks that are done instead of keeping them")
 	a.registerMetrics(cmd)
 	a.registerInherit(cmd, "COMMAND")
-	completeNothing(cmd, "concurrency", "visibility", "lapses", "backoff", "timeout")
 	return cmd
 }
 
@@ -93,7 +90,7 @@ func (a *app) work(ctx context.Context, o workOptions, name string, args []strin
 	if err := findCommand(args); err != nil {
 		return err
 	}
-	q, db, done, err := a.openQueueDB(ctx, name)
+	q, db, done, err := a.openQueue(ctx, name)
 	if err != nil {
 		return err
 	}
@@ -103,19 +100,14 @@ func (a *app) work(ctx context.Context, o workOptions, name string, args []strin
 		return err
 	}
 	defer m.stop()
-	outcomes := []string{"done", "failed", "dead", "lost", "retried"}
 	counts := make(map[string]*atomic.Uint64)
-	for _, outcome := range outcomes {
+	for _, outcome := range []string{"done", "failed", "dead", "lost"} {
 		counts[outcome] = new(atomic.Uint64)
 	}
-	o.Count = func(what string) { counts[what].Add(1) }
 	m.count("mqnotify_tasks_total", "Attempts at tasks, by outcome. An attempt is lost if the claim was lost before the outcome was stored.",
-		prometheus.Labels{"queue": name}, "outcome", outcomes[:4], func() (all []uint64) {
-			for _, outcome := range outcomes[:4] {
-				all = append(all, counts[outcome].Load())
-			}
-			return all
-		})
+		"queue", name, counts)
+	counts["retried"] = new(atomic.Uint64) // transactions that were run again: not an outcome
+	o.Count = func(what string) { counts[what].Add(1) }
 	// The worker counts its claim as lost a tenth of the visibility timeout before it lapses. Half of the tenth is for SIGTERM, the
 	// other half for the kill itself.
 	run := &command{args, min(killAfter, o.Visibility/20), a}

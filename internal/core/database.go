@@ -1,7 +1,6 @@
 package core
 
 import (
-	"context"
 	"database/sql"
 	"errors"
 	"fmt"
@@ -141,11 +140,6 @@ func (db *DB) Name() string { return db.config.DBName }
 // MaxAllowedPacket returns the size of the largest packet that the DB's driver sends, in bytes; 0 means
 // that the driver asks the server at every connect.
 func MaxAllowedPacket(db *DB) int { return db.config.MaxAllowedPacket }
-
-// Discover reads what the server can do, over the pool.
-func Discover(ctx context.Context, db *DB) (*server.Capabilities, error) {
-	return server.Discover(ctx, db.pool)
-}
 
 // Kept returns the value that create returned in the first call for the DB. Package notify shares it among the DB's listeners.
 func Kept[T any](db *DB, create func() T) T {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/mqnotify/mqnotify/internal/core"
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/internal/server"
 )
 
 // However many statements run at the same time, a DB opens no more connections than its default limit.
@@ -73,7 +74,7 @@ func TestOpen(t *testing.T) {
 		assert.Equal(t, config.DBName, name)
 		_, err = db.Pool().Exec("DO 1; DO 2")
 		require.Error(t, err, "a pool for user's values takes one statement at a time")
-		caps, err := core.Discover(t.Context(), db)
+		caps, err := server.Discover(t.Context(), db.Pool())
 		require.NoError(t, err)
 		assert.Equal(t, s.IsMariaDB(), caps.MariaDB)
 
@@ -82,7 +83,7 @@ func TestOpen(t *testing.T) {
 		session := openSession(t, db, 0)
 		require.NoError(t, db.Close())
 		assert.Equal(t, db.Name(), value[string](t, session, "SELECT DATABASE()"))
-		_, err = core.Discover(t.Context(), db)
+		_, err = server.Discover(t.Context(), db.Pool())
 		require.Error(t, err)
 	})
 }

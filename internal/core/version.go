@@ -54,10 +54,8 @@ func (db *DB) checkVersion(ctx context.Context, conn driver.Conn) error {
 	case !has.Valid: // `mqnotify init` runs just now
 		return nil
 	}
-	newest, err := schema.Newest()
+	newest := schema.Newest()
 	switch {
-	case err != nil:
-		return fmt.Errorf("read the version of this program: %w", err)
 	case has.V < int64(newest):
 		return fmt.Errorf("%w: those in %s have version %d, and this program needs version %d: run `mqnotify init`",
 			ErrVersion, ident.Quote(db.Name()), has.V, newest)

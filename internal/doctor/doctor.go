@@ -102,7 +102,9 @@ func run[T any](ctx context.Context, e *exam, topic string, checks []check[T], s
 		if e.options.only != nil && !slices.Contains(e.options.only, c.name) {
 			continue
 		}
-		results, err := bounded(ctx, e.options.Timeout, c, subject)
+		bounded, cancel := context.WithTimeout(ctx, e.options.Timeout)
+		results, err := c.ask(bounded, subject)
+		cancel()
 		if ctx.Err() != nil {
 			return false, true
 		}
@@ -121,12 +123,6 @@ func run[T any](ctx context.Context, e *exam, topic string, checks []check[T], s
 		}
 	}
 	return enough, ended
-}
-
-func bounded[T any](ctx context.Context, timeout time.Duration, c check[T], subject T) ([]Result, error) {
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
-	return c.ask(ctx, subject)
 }
 
 func ok(format string, args ...any) Result {

@@ -7,13 +7,15 @@ import (
 	"github.com/mqnotify/mqnotify/internal/wake"
 )
 
-// seesRoutines asks whether the account may execute, and therefore sees, all routines of the database.
-const seesRoutines = `SELECT (SELECT COUNT(*) FROM information_schema.USER_PRIVILEGES WHERE PRIVILEGE_TYPE = 'EXECUTE' AND GRANTEE = me)
-		+ (SELECT COUNT(*) FROM information_schema.SCHEMA_PRIVILEGES WHERE PRIVILEGE_TYPE = 'EXECUTE' AND GRANTEE = me AND DATABASE() LIKE TABLE_SCHEMA) > 0
-	FROM ` + accountOfSession
-
-// accountOfSession is a derived table with the session's account in the form of information_schema.
-const accountOfSession = `(SELECT CONCAT('\'', SUBSTRING_INDEX(CURRENT_USER(), '@', 1), '\'@\'', SUBSTRING_INDEX(CURRENT_USER(), '@', -1), '\'') AS me) account`
+// seesAll reports whether the account has a privilege on the whole database, and therefore sees everything that the privilege is for:
+// with EXECUTE all routines, with TRIGGER all triggers.
+func (e *exam) seesAll(ctx context.Context, privilege string) (all bool, err error) {
+	err = e.get(ctx, &all, `SELECT (SELECT COUNT(*) FROM information_schema.USER_PRIVILEGES WHERE PRIVILEGE_TYPE = ? AND GRANTEE = me)
+			+ (SELECT COUNT(*) FROM information_schema.SCHEMA_PRIVILEGES WHERE PRIVILEGE_TYPE = ? AND GRANTEE = me AND DATABASE() LIKE TABLE_SCHEMA) > 0
+		FROM (SELECT CONCAT('\'', SUBSTRING_INDEX(CURRENT_USER(), '@', 1), '\'@\'', SUBSTRING_INDEX(CURRENT_USER(), '@', -1), '\'') AS me) account`,
+		privilege, privilege)
+	return all, err
+}
 
 // procedures checks the procedures that `mqnotify init` makes. A restored database may lack them, or the account that made them may not
 // exist. An account sees only those that it may execute.
@@ -22,8 +24,8 @@ func procedures(ctx context.Context, e *exam) (results []Result, err error) {
 	if err != nil {
 		return nil, err
 	}
-	var all bool
-	if err := e.get(ctx, &all, seesRoutines); err != nil {
+	all, err := e.seesAll(ctx, "EXECUTE")
+	if err != nil {
 		return nil, err
 	}
 	if len(names.Broken) > 0 {

@@ -63,7 +63,5 @@ func flagTriggers(ctx context.Context, t *topic) ([]Result, error) {
 // sameBody reports whether a trigger has the body of mqnotify's trigger.
 func sameBody(body, topic string, form schema.TriggerForm, event string) bool {
 	statement, err := schema.Trigger(topic, form, event)
-	_, want, _ := strings.Cut(statement, "FOR EACH ROW")
-	words := func(s string) []string { return strings.Fields(strings.TrimRight(s, "; \n")) }
-	return err == nil && slices.Equal(words(body), words(want))
+	return err == nil && schema.SameTrigger(body, statement)
 }

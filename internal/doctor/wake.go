@@ -9,11 +9,6 @@ import (
 	"github.com/mqnotify/mqnotify/internal/wake"
 )
 
-// seesTriggers asks whether the account may make, and therefore sees, triggers on all tables of the database.
-const seesTriggers = `SELECT (SELECT COUNT(*) FROM information_schema.USER_PRIVILEGES WHERE PRIVILEGE_TYPE = 'TRIGGER' AND GRANTEE = me)
-		+ (SELECT COUNT(*) FROM information_schema.SCHEMA_PRIVILEGES WHERE PRIVILEGE_TYPE = 'TRIGGER' AND GRANTEE = me AND DATABASE() LIKE TABLE_SCHEMA) > 0
-	FROM ` + accountOfSession
-
 // ownWakes checks the wake triggers on mqnotify's own tables, which `mqnotify init` makes. A restored database may lack them, or their
 // account may not exist.
 func ownWakes(ctx context.Context, e *exam) (results []Result, err error) {
@@ -24,8 +19,8 @@ func ownWakes(ctx context.Context, e *exam) (results []Result, err error) {
 	if err != nil {
 		return nil, err
 	}
-	var all bool
-	if err := e.get(ctx, &all, seesTriggers); err != nil {
+	all, err := e.seesAll(ctx, "TRIGGER")
+	if err != nil {
 		return nil, err
 	}
 	own := []string{schema.NotificationTable, schema.TaskTable, schema.RingTable}

@@ -8,14 +8,6 @@ import (
 
 const hidden = "***"
 
-// Format returns user, address and database of cfg in the driver's form, for logs. It omits
-// the password and the parameters.
-func Format(cfg *mysql.Config) string {
-	shown := mysql.NewConfig()
-	shown.User, shown.Net, shown.Addr, shown.DBName = cfg.User, cfg.Net, cfg.Addr, cfg.DBName
-	return shown.FormatDSN()
-}
-
 // Redact returns the connection string s with *** in place of the password, to be shown
 // to people. The rest of a string that Parse accepts stays as it is. Of any other
 // string only the parts stay that can't be a password, at most the scheme and the

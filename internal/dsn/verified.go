@@ -1,6 +1,7 @@
 package dsn
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
@@ -55,7 +56,12 @@ func SetTLS(cfg *mysql.Config, value string) error {
 		}
 		// crypto/tls would verify the chain and the host name; a pinned certificate needs neither.
 		config.InsecureSkipVerify = true
-		config.VerifyConnection = verifyFingerprint([sha256.Size]byte(want))
+		config.VerifyConnection = func(state tls.ConnectionState) error {
+			if got := sha256.Sum256(state.PeerCertificates[0].Raw); !bytes.Equal(got[:], want) {
+				return &FingerprintError{hex.EncodeToString(got[:])}
+			}
+			return nil
+		}
 	case value == "true":
 	case value == "skip-verify", value == "preferred":
 		config.InsecureSkipVerify = true
@@ -72,15 +78,6 @@ func SetTLS(cfg *mysql.Config, value string) error {
 		}
 	}
 	return nil
-}
-
-func verifyFingerprint(want [sha256.Size]byte) func(tls.ConnectionState) error {
-	return func(state tls.ConnectionState) error {
-		if got := sha256.Sum256(state.PeerCertificates[0].Raw); got != want {
-			return &FingerprintError{hex.EncodeToString(got[:])}
-		}
-		return nil
-	}
 }
 
 // Unverified returns why another server could take this one's place on the network and get the password, or an empty text if

@@ -35,14 +35,9 @@ func ExampleInit() {
 		fmt.Println(err)
 		return
 	}
-	newest, err := schema.Newest()
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
 	var version int
 	err = db.Pool().GetContext(ctx, &version, "SELECT MAX(version) FROM "+schema.VersionTable)
-	fmt.Println("the newest tables:", version == newest && err == nil)
+	fmt.Println("the newest tables:", version == schema.Newest() && err == nil)
 }
 
 // Script is for an administrator, or for a migration tool.

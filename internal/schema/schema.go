@@ -66,10 +66,7 @@ func Init(ctx context.Context, db Conn, topics ...string) error {
 			return err
 		}
 	}
-	migrations, err := migrations()
-	if err != nil {
-		return err
-	}
+	migrations := migrations()
 	var have sql.NullInt64
 	exec := func(statement string, args ...any) error {
 		// On MySQL two processes that create the same table at the same time may deadlock.
@@ -92,8 +89,8 @@ func Init(ctx context.Context, db Conn, topics ...string) error {
 			if err := row.Scan(&have); err != nil {
 				return fmt.Errorf("schema: read the version: %w", err)
 			}
-			if newest := migrations[len(migrations)-1].version; have.Int64 > int64(newest) {
-				return fmt.Errorf("schema: %w: they have version %d, and this mqnotify knows %d: update mqnotify", ErrNewer, have.Int64, newest)
+			if have.Int64 > int64(Newest()) {
+				return fmt.Errorf("schema: %w: they have version %d, and this mqnotify knows %d: update mqnotify", ErrNewer, have.Int64, Newest())
 			}
 			continue
 		}
@@ -113,11 +110,7 @@ func Init(ctx context.Context, db Conn, topics ...string) error {
 // administrator.
 func Script(topics ...string) (string, error) {
 	var script strings.Builder
-	migrations, err := migrations()
-	if err != nil {
-		return "", err
-	}
-	for i, m := range migrations {
+	for i, m := range migrations() {
 		script.WriteString(m.text + "\n")
 		if i > 0 {
 			fmt.Fprintf(&script, "INSERT IGNORE INTO %s (version) VALUES (%d);\n\n", VersionTable, m.version)
@@ -130,6 +123,12 @@ func Script(topics ...string) (string, error) {
 		script.WriteString(fill(read("topic.sql"), "topic", ident.Quote(topic)))
 	}
 	return script.String(), nil
+}
+
+// Newest returns the number of the newest migration. After Init it is the largest version in VersionTable.
+func Newest() int {
+	all := migrations()
+	return all[len(all)-1].version
 }
 
 // OpenWritersRoutine is the procedure that shows open transactions to accounts without PROCESS.
@@ -151,12 +150,11 @@ type migration struct {
 }
 
 // migrations returns the numbered files, in the order of their numbers.
-func migrations() ([]migration, error) {
+func migrations() (all []migration) {
 	entries, err := files.ReadDir(".") // sorted by name
 	if err != nil {
-		return nil, fmt.Errorf("schema: list the migrations: %w", err)
+		panic(err) // can't happen: the files are embedded
 	}
-	var all []migration
 	for _, entry := range entries {
 		number, _, numbered := strings.Cut(entry.Name(), "_")
 		version, err := strconv.Atoi(number)
@@ -166,7 +164,7 @@ func migrations() ([]migration, error) {
 		text := read(entry.Name())
 		all = append(all, migration{version, entry.Name(), text, statements(text)})
 	}
-	return all, nil
+	return all
 }
 
 func read(name string) string {

@@ -2,6 +2,7 @@ package schema
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/mqnotify/mqnotify/internal/ident"
@@ -44,6 +45,13 @@ func Trigger(table string, form TriggerForm, event string) (string, error) {
 		"trigger", ident.Quote(TriggerName(table, event)),
 		"event", event,
 		"name", ident.Literal(table)), nil
+}
+
+// SameTrigger reports whether a trigger with this body, as the server shows it, was made by the statement, which is Trigger's.
+func SameTrigger(body, statement string) bool {
+	_, want, _ := strings.Cut(statement, "FOR EACH ROW")
+	words := func(s string) []string { return strings.Fields(strings.TrimRight(s, "; \n")) }
+	return slices.Equal(words(body), words(want))
 }
 
 // TriggerName returns the name of a table's flag trigger.

@@ -25,16 +25,12 @@ type Capabilities struct {
 	GroupReplication, MultiPrimary bool
 	// Replica is true if the server applies the transactions of another one, whether it is ReadOnly or not. MayBeReplica is
 	// true if it has applied some and the account can't see whether it still does: Growth finds out.
-	Replica, MayBeReplica  bool
-	GTID                   bool // gtid_mode=ON with a binary log: sessions can wait for commits
-	PerformanceSchema      bool
-	Autocommit             bool   // of the session that asked
-	MaxAllowedPacket       int    // bytes
-	AutoIncrementIncrement uint64 // the difference between two ids
-	LowerCaseTableNames    int
-	WaitTimeout            int // seconds until an idle session is closed
-	ServerUUID             string
-	TimeZone               string // of the session that asked
+	Replica, MayBeReplica bool
+	GTID                  bool // gtid_mode=ON with a binary log: sessions can wait for commits
+	Autocommit            bool // of the session that asked
+	MaxAllowedPacket      int  // bytes
+	LowerCaseTableNames   int
+	ServerUUID            string
 
 	variables map[string]string
 	applied   string // the GTIDs of other servers' transactions
@@ -44,8 +40,7 @@ type Capabilities struct {
 var variables = []string{
 	"version", "version_comment", "read_only", "innodb_read_only", "super_read_only", "transaction_read_only",
 	"wsrep_on", "group_replication_group_name", "group_replication_single_primary_mode",
-	"gtid_mode", "log_bin", "performance_schema", "max_allowed_packet", "auto_increment_increment",
-	"lower_case_table_names", "wait_timeout", "server_uuid", "innodb_snapshot_isolation",
+	"gtid_mode", "log_bin", "max_allowed_packet", "lower_case_table_names", "wait_timeout", "server_uuid", "innodb_snapshot_isolation",
 	"autocommit", "completion_type", "lock_wait_timeout", "innodb_lock_wait_timeout", "long_query_time",
 	"max_execution_time", "max_statement_time", "idle_transaction_timeout", "sql_select_limit",
 	"information_schema_stats_expiry", "time_zone",
@@ -193,20 +188,16 @@ func capabilities(known map[string]string) *Capabilities {
 		Galera:              on("wsrep_on"),
 		GroupReplication:    known["group_replication_group_name"] != "",
 		GTID:                on("gtid_mode") && on("log_bin"),
-		PerformanceSchema:   on("performance_schema"),
 		Autocommit:          on("autocommit"),
 		MaxAllowedPacket:    number("max_allowed_packet"),
 		LowerCaseTableNames: number("lower_case_table_names"),
-		WaitTimeout:         number("wait_timeout"),
 		ServerUUID:          known["server_uuid"],
-		TimeZone:            known["time_zone"],
 		variables:           known,
 	}
 	c.MultiPrimary = c.GroupReplication && !on("group_replication_single_primary_mode")
 	if c.applied = known["gtid_slave_pos"]; !c.MariaDB {
 		c.applied = c.foreign(known["gtid_executed"])
 	}
-	c.AutoIncrementIncrement = uint64(max(1, number("auto_increment_increment")))
 	return c
 }
 

@@ -20,54 +20,54 @@ func TestCapabilitiesFromVariables(t *testing.T) {
 		elsewhere     bool
 		has, hasNever string
 	}{
-		"nothing known": {"", Capabilities{AutoIncrementIncrement: 1}, false, "", "version"},
+		"nothing known": {"", Capabilities{}, false, "", "version"},
 		"MySQL": {
 			"version=9.7.4 version_comment=Community gtid_mode=ON log_bin=ON read_only=OFF super_read_only=OFF innodb_read_only=OFF " +
-				"performance_schema=ON max_allowed_packet=67108864 auto_increment_increment=3 autocommit=ON " +
-				"lower_case_table_names=1 wait_timeout=28800 server_uuid=1-2-3 max_execution_time=0",
+				"max_allowed_packet=67108864 autocommit=ON " +
+				"lower_case_table_names=1 server_uuid=1-2-3 max_execution_time=0",
 			Capabilities{
-				Version: "9.7.4", VersionComment: "Community", GTID: true, PerformanceSchema: true, Autocommit: true,
-				MaxAllowedPacket: 67108864, AutoIncrementIncrement: 3, LowerCaseTableNames: 1, WaitTimeout: 28800, ServerUUID: "1-2-3",
+				Version: "9.7.4", VersionComment: "Community", GTID: true, Autocommit: true,
+				MaxAllowedPacket: 67108864, LowerCaseTableNames: 1, ServerUUID: "1-2-3",
 			},
 			false, "max_execution_time", "max_statement_time",
 		},
-		"GTID mode without a binary log": {"version=8.4.0 gtid_mode=ON log_bin=OFF", Capabilities{Version: "8.4.0", AutoIncrementIncrement: 1}, false, "", ""},
-		"GTID mode that only permits":    {"version=8.4.0 gtid_mode=ON_PERMISSIVE log_bin=ON", Capabilities{Version: "8.4.0", AutoIncrementIncrement: 1}, false, "", ""},
+		"GTID mode without a binary log": {"version=8.4.0 gtid_mode=ON log_bin=OFF", Capabilities{Version: "8.4.0"}, false, "", ""},
+		"GTID mode that only permits":    {"version=8.4.0 gtid_mode=ON_PERMISSIVE log_bin=ON", Capabilities{Version: "8.4.0"}, false, "", ""},
 		"MariaDB": {
-			"version=10.11.19-MariaDB-0+deb12u1 wsrep_on=OFF log_bin=1 performance_schema=OFF autocommit=OFF max_statement_time=0.000000",
-			Capabilities{Version: "10.11.19-MariaDB-0+deb12u1", MariaDB: true, AutoIncrementIncrement: 1},
+			"version=10.11.19-MariaDB-0+deb12u1 wsrep_on=OFF log_bin=1 autocommit=OFF max_statement_time=0.000000",
+			Capabilities{Version: "10.11.19-MariaDB-0+deb12u1", MariaDB: true},
 			false, "max_statement_time", "max_execution_time",
 		},
 		"Galera": {
 			"version=10.11.19-MariaDB wsrep_on=ON",
-			Capabilities{Version: "10.11.19-MariaDB", MariaDB: true, Galera: true, AutoIncrementIncrement: 1}, true, "", "",
+			Capabilities{Version: "10.11.19-MariaDB", MariaDB: true, Galera: true}, true, "", "",
 		},
 		"Percona XtraDB Cluster": {
 			"version=8.0.36-28.1 wsrep_on=1",
-			Capabilities{Version: "8.0.36-28.1", Galera: true, AutoIncrementIncrement: 1}, true, "", "",
+			Capabilities{Version: "8.0.36-28.1", Galera: true}, true, "", "",
 		},
 		"group with one primary": {
 			"version=9.7.4 group_replication_group_name=aaaa group_replication_single_primary_mode=ON",
-			Capabilities{Version: "9.7.4", GroupReplication: true, AutoIncrementIncrement: 1}, false, "", "",
+			Capabilities{Version: "9.7.4", GroupReplication: true}, false, "", "",
 		},
 		"group with many primaries": {
 			"version=9.7.4 group_replication_group_name=aaaa group_replication_single_primary_mode=OFF",
-			Capabilities{Version: "9.7.4", GroupReplication: true, MultiPrimary: true, AutoIncrementIncrement: 1}, true, "", "",
+			Capabilities{Version: "9.7.4", GroupReplication: true, MultiPrimary: true}, true, "", "",
 		},
 		"plugin of a group, without a group": {
 			"version=9.7.4 group_replication_group_name= group_replication_single_primary_mode=OFF",
-			Capabilities{Version: "9.7.4", AutoIncrementIncrement: 1}, false, "", "",
+			Capabilities{Version: "9.7.4"}, false, "", "",
 		},
-		"replica":       {"read_only=ON", Capabilities{ReadOnly: true, AutoIncrementIncrement: 1}, true, "", ""},
-		"super replica": {"read_only=1 super_read_only=ON", Capabilities{ReadOnly: true, AutoIncrementIncrement: 1}, true, "", ""},
+		"replica":       {"read_only=ON", Capabilities{ReadOnly: true}, true, "", ""},
+		"super replica": {"read_only=1 super_read_only=ON", Capabilities{ReadOnly: true}, true, "", ""},
 		"read-only engine": {
-			"read_only=OFF innodb_read_only=ON", Capabilities{ReadOnly: true, AutoIncrementIncrement: 1}, true, "", "",
+			"read_only=OFF innodb_read_only=ON", Capabilities{ReadOnly: true}, true, "", "",
 		},
 		"replica of MariaDB 12": {
 			"version=12.1.2-MariaDB read_only=NO_LOCK_NO_ADMIN",
-			Capabilities{Version: "12.1.2-MariaDB", MariaDB: true, ReadOnly: true, AutoIncrementIncrement: 1}, true, "", "",
+			Capabilities{Version: "12.1.2-MariaDB", MariaDB: true, ReadOnly: true}, true, "", "",
 		},
-		"numbers that are none": {"max_allowed_packet=much auto_increment_increment=0", Capabilities{AutoIncrementIncrement: 1}, false, "", ""},
+		"numbers that are none": {"max_allowed_packet=much", Capabilities{}, false, "", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			known := map[string]string{}
@@ -107,7 +107,7 @@ func open(t *testing.T, config *mysql.Config) *sql.DB {
 func TestDiscover(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
-		config.Params = map[string]string{"auto_increment_increment": "7", "wait_timeout": "321", "autocommit": "0"}
+		config.Params = map[string]string{"autocommit": "0"}
 		db := open(t, config)
 		c, err := Discover(t.Context(), db)
 		require.NoError(t, err)
@@ -116,14 +116,11 @@ func TestDiscover(t *testing.T) {
 		assert.Equal(t, version, c.Version)
 		assert.NotEmpty(t, c.VersionComment)
 		assert.Equal(t, s.IsMariaDB(), c.MariaDB)
-		assert.Equal(t, !s.IsMariaDB(), c.PerformanceSchema, "as the packages have it")
 		assert.Equal(t, !s.IsMariaDB(), c.ServerUUID != "" && !c.Has("max_statement_time"))
 		assert.Equal(t, s.IsMariaDB(), c.Has("max_statement_time"))
 		assert.Equal(t, !s.IsMariaDB(), c.Has("max_execution_time"))
 		assert.False(t, c.ReadOnly || c.Galera || c.GroupReplication || c.MultiPrimary || c.GTID || c.Autocommit, "%+v", c)
 		assert.False(t, c.WritersElsewhere())
-		assert.EqualValues(t, 7, c.AutoIncrementIncrement)
-		assert.Equal(t, 321, c.WaitTimeout)
 		assert.GreaterOrEqual(t, c.MaxAllowedPacket, 1<<20)
 
 		// The server accepts every setting of ForWaits.

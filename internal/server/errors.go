@@ -21,7 +21,6 @@ const (
 	ErrOutOfResources         = 1041
 	ErrDBAccessDenied         = 1044
 	ErrAccessDenied           = 1045
-	ErrNoDatabase             = 1046
 	ErrNotPrepared            = 1047 // a Galera node that is not in sync with the others
 	ErrBadDatabase            = 1049
 	ErrServerShutdown         = 1053
@@ -68,7 +67,6 @@ const (
 	ErrGTIDModeOff            = 3062 // a wait for a GTID with gtid_mode=OFF
 	ErrHookFailed             = 3100 // a server that lost the others of its group
 	ErrRolledBackInCommit     = 3101 // another server of the group has changed the same row before
-	ErrCantSetGTIDMode        = 3111 // gtid_mode=OFF while a session waits for a GTID, for example
 	ErrLockNoWait             = 3572
 	ErrConvertString          = 3854 // a text that the column's character set can't represent
 	ErrStatementTime          = 1969 // MariaDB's max_statement_time

@@ -104,7 +104,9 @@ func run(patience time.Duration, controlFile, failureFile int, path string, args
 		}
 		switch {
 		case t.killing:
-			t.signalAll(syscall.SIGKILL)
+			for _, p := range t.processes() {
+				_ = syscall.Kill(p, syscall.SIGKILL) // it may have ended
+			}
 		case t.ending:
 			// Ask processes that were started by one that then ended. A running parent ends its own children.
 			t.ask(children())
@@ -142,11 +144,16 @@ func (t *tree) end() {
 	}
 	t.ending, t.asked = true, make(map[int]bool)
 	t.kills = time.After(t.patience)
+	t.ask(t.processes())
+}
+
+// processes returns the processes of the tree; if they are not known, the command's group.
+func (t *tree) processes() []int {
 	processes, err := descendants()
 	if err != nil {
-		processes = []int{-t.command} // its group, which may have ended
+		return []int{-t.command}
 	}
-	t.ask(processes)
+	return processes
 }
 
 func (t *tree) ask(processes []int) {
@@ -166,18 +173,6 @@ func (t *tree) signal(s syscall.Signal) {
 		t.ending, t.killing = true, true
 	case !t.ending:
 		_ = syscall.Kill(-t.command, s) // the group may have ended
-	}
-}
-
-// signalAll sends a signal to every process of the tree.
-func (t *tree) signalAll(s syscall.Signal) {
-	processes, err := descendants()
-	if err != nil {
-		_ = syscall.Kill(-t.command, s) // the group may have ended
-		return
-	}
-	for _, p := range processes {
-		_ = syscall.Kill(p, s) // it may have ended
 	}
 }
 

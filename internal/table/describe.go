@@ -14,8 +14,7 @@ import (
 // Queryer runs a query. *sql.DB, *sql.Conn and their sqlx equivalents implement it.
 type Queryer = server.Queryer
 
-// Describe reads the definition of a table or view from the server; an empty database
-// means the session's default one. The error is ErrNoTable if it does not exist, or if
+// Describe reads the definition of a table or view from the server. The error is ErrNoTable if it does not exist, or if
 // the account may not see it, because the server does not distinguish these, and an
 // *ident.InvalidError if name can't be a name.
 //
@@ -25,12 +24,6 @@ type Queryer = server.Queryer
 func Describe(ctx context.Context, q Queryer, database, name string) (*Table, error) {
 	if err := ident.Check(name); err != nil {
 		return nil, fmt.Errorf("table: %w", err)
-	}
-	if database == "" {
-		var err error
-		if database, err = currentDatabase(ctx, q); err != nil {
-			return nil, err
-		}
 	}
 	t, err := describeTable(ctx, q, database, name)
 	if err != nil {
@@ -43,18 +36,6 @@ func Describe(ctx context.Context, q Queryer, database, name string) (*Table, er
 		return nil, fmt.Errorf("table: read indexes of %s: %w", t, err)
 	}
 	return t, nil
-}
-
-func currentDatabase(ctx context.Context, q Queryer) (string, error) {
-	var database sql.NullString
-	err := each(ctx, q, func(rows *sql.Rows) error { return rows.Scan(&database) }, "SELECT DATABASE()")
-	if err != nil {
-		return "", fmt.Errorf("table: read default database: %w", err)
-	}
-	if !database.Valid {
-		return "", failf(ErrNoTable, "no database is selected: name one in the DSN")
-	}
-	return database.String, nil
 }
 
 func describeTable(ctx context.Context, q Queryer, database, name string) (*Table, error) {

@@ -130,7 +130,7 @@ func TestNoTable(t *testing.T) {
 		ctx := testContext(t)
 		mysqltest.ExecAll(t, conn, "CREATE TABLE orders (id INT PRIMARY KEY)", "CREATE TABLE other (id INT PRIMARY KEY)")
 
-		_, err := Describe(ctx, conn, "", "order")
+		_, err := Describe(ctx, conn, cfg.DBName, "order")
 		assert.ErrorIs(t, err, ErrNoTable)
 		assert.EqualError(t, err, "no table `order` in database `"+cfg.DBName+"` (did you mean `orders`?), "+
 			"or this account has no privilege on it: SHOW TABLES lists what it sees, SHOW GRANTS what it may do")
@@ -146,16 +146,12 @@ func TestNoTable(t *testing.T) {
 		assert.ErrorContains(t, err, "no privilege on it")
 		assert.NotContains(t, err.Error(), "did you mean `orders`")
 
-		_, err = Describe(ctx, s.Admin(t), "", "orders")
-		assert.ErrorIs(t, err, ErrNoTable)
-		assert.ErrorContains(t, err, "no database is selected")
-
 		found, err := Describe(ctx, s.Admin(t), cfg.DBName, "orders")
 		require.NoError(t, err)
 		assert.Equal(t, cfg.DBName, found.Schema)
 
 		for _, name := range []string{"", strings.Repeat("x", 65), "x\x00", "x "} {
-			_, err = Describe(ctx, conn, "", name)
+			_, err = Describe(ctx, conn, cfg.DBName, name)
 			var invalid *ident.InvalidError
 			assert.ErrorAs(t, err, &invalid, "%q", name)
 			_, err = found.Column(name)
@@ -166,7 +162,8 @@ func TestNoTable(t *testing.T) {
 
 func TestServerLosesTheSession(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
-		conn := open(t, s.Database(t))
+		cfg := s.Database(t)
+		conn := open(t, cfg)
 		mysqltest.ExecAll(t, conn, "CREATE TABLE t (id INT PRIMARY KEY)")
 		table := describe(t, conn, "t")
 		var id uint64
@@ -176,7 +173,7 @@ func TestServerLosesTheSession(t *testing.T) {
 			_, err := s.Admin(t).ExecContext(testContext(t), kill)
 			return server.Is(err, server.ErrNoSuchThread)
 		}, 30*time.Second, 5*time.Millisecond)
-		_, err := Describe(testContext(t), conn, "", "t")
+		_, err := Describe(testContext(t), conn, cfg.DBName, "t")
 		require.Error(t, err)
 		assert.NotErrorIs(t, err, ErrNoTable)
 		_, _, err = NextAutoIncrement(testContext(t), conn, table)
@@ -191,7 +188,7 @@ func TestNameAsTheServerStoresIt(t *testing.T) {
 		mysqltest.ExecAll(t, conn, "CREATE TABLE Orders (Id INT PRIMARY KEY)")
 		var folds int
 		require.NoError(t, conn.QueryRowContext(testContext(t), "SELECT @@lower_case_table_names").Scan(&folds))
-		table, err := Describe(testContext(t), conn, "", "ORDERS")
+		table, err := Describe(testContext(t), conn, database(t, conn), "ORDERS")
 		if folds == 0 {
 			assert.ErrorIs(t, err, ErrNoTable)
 			assert.ErrorContains(t, err, "did you mean `Orders`?")

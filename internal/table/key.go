@@ -1,6 +1,10 @@
 package table
 
-import "github.com/mqnotify/mqnotify/internal/ident"
+import (
+	"slices"
+
+	"github.com/mqnotify/mqnotify/internal/ident"
+)
 
 // KeyColumn returns the increasing integer key to read the table by: the column of
 // the given name, or, if name is empty, the AUTO_INCREMENT column, or else a
@@ -23,11 +27,8 @@ func (t *Table) KeyColumn(name string) (Column, error) {
 			return c, nil
 		}
 	}
-	for _, index := range t.Indexes {
-		if !index.Primary() || len(index.Columns) != 1 {
-			continue
-		}
-		if c, err := t.Column(index.Columns[0]); err == nil && c.IsInteger() {
+	if primary := t.PrimaryKey(); len(primary) == 1 {
+		if c, err := t.Column(primary[0]); err == nil && c.IsInteger() {
 			return c, nil
 		}
 	}
@@ -85,10 +86,5 @@ func (t *Table) keyRemedy() string {
 // column that is second in its index (MyISAM, Aria) counts from 1 in every
 // group of rows, and is not a key of the table.
 func (t *Table) leadsIndex(column string) bool {
-	for _, index := range t.Indexes {
-		if index.Columns[0] == column {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(t.Indexes, func(i Index) bool { return i.Columns[0] == column })
 }

@@ -40,7 +40,15 @@ func testContext(t testing.TB) context.Context {
 
 func describe(t testing.TB, q Queryer, name string) *Table {
 	t.Helper()
-	table, err := Describe(testContext(t), q, "", name)
+	table, err := Describe(testContext(t), q, database(t, q), name)
 	require.NoError(t, err)
 	return table
+}
+
+// database returns the session's default database.
+func database(t testing.TB, q Queryer) (name string) {
+	t.Helper()
+	err := each(testContext(t), q, func(rows *sql.Rows) error { return rows.Scan(&name) }, "SELECT DATABASE()")
+	require.NoError(t, err)
+	return name
 }

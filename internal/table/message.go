@@ -1,5 +1,7 @@
 package table
 
+import "slices"
+
 // IsMessageTable reports whether the table has the shape of schema/topic.sql, so
 // that its rows are messages: an id that is its key, created_at, headers and
 // payload. The payload may be any binary or text type. Other columns
@@ -12,7 +14,7 @@ func (t *Table) IsMessageTable() bool {
 	for _, c := range t.Columns {
 		switch c.Name {
 		case "id":
-			if c.DataType != "bigint" || !c.Unsigned || !c.AutoIncrement || !t.primaryIs("id") {
+			if c.DataType != "bigint" || !c.Unsigned || !c.AutoIncrement || !slices.Equal(t.PrimaryKey(), []string{"id"}) {
 				return false
 			}
 		case "created_at":
@@ -36,15 +38,6 @@ func (t *Table) IsMessageTable() bool {
 		found++
 	}
 	return found == 4
-}
-
-func (t *Table) primaryIs(column string) bool {
-	for _, index := range t.Indexes {
-		if index.Primary() {
-			return len(index.Columns) == 1 && index.Columns[0] == column
-		}
-	}
-	return false
 }
 
 func isPayload(dataType string) bool {

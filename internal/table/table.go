@@ -45,9 +45,6 @@ type Index struct {
 	Columns []string // "" for an expression or a prefix of a column
 }
 
-// Primary reports whether the index is the primary key.
-func (i Index) Primary() bool { return i.Name == "PRIMARY" }
-
 // String returns the quoted name with the database before it, which is also valid SQL.
 func (t *Table) String() string {
 	return ident.Quote(t.Schema) + "." + ident.Quote(t.Name)
@@ -73,24 +70,14 @@ func (t *Table) Column(name string) (Column, error) {
 
 // Unique reports whether no two rows can have the same value in the column.
 func (t *Table) Unique(column string) bool {
-	for _, index := range t.Indexes {
-		if index.Unique && len(index.Columns) == 1 && index.Columns[0] == column {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(t.Indexes, func(i Index) bool { return i.Unique && len(i.Columns) == 1 && i.Columns[0] == column })
 }
 
 // CheapHead reports whether the server finds the column's largest value, and the
 // rows after a value in order, without reading the whole table. This is so if the column
 // leads an ordered index.
 func (t *Table) CheapHead(column string) bool {
-	for _, index := range t.Indexes {
-		if index.Ordered && index.Columns[0] == column {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(t.Indexes, func(i Index) bool { return i.Ordered && i.Columns[0] == column })
 }
 
 // IsInteger reports whether the column holds whole numbers of a fixed size.
@@ -105,7 +92,7 @@ func (c Column) IsInteger() bool {
 // PrimaryKey returns the names of the primary key's columns, or nil if there is no such key or if it contains a prefix of a column.
 func (t *Table) PrimaryKey() []string {
 	for _, index := range t.Indexes {
-		if index.Primary() && !slices.Contains(index.Columns, "") {
+		if index.Name == "PRIMARY" && !slices.Contains(index.Columns, "") {
 			return index.Columns
 		}
 	}

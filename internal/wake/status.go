@@ -15,7 +15,6 @@ type State struct {
 	Table, Trigger string
 	Event          string // insert, update or delete
 	Definer        string // the account with whose privileges it runs
-	// Problem is why the trigger wakes no listener, or makes writes fail. Empty means that it works.
 	// Problem says why the trigger wakes no listener, or makes writes fail. Empty means that it works.
 	Problem string
 	// WritesFail reports whether writes to the table fail because of the trigger.
@@ -72,11 +71,8 @@ func status(ctx context.Context, db *notify.DB, condition string, args []any) (s
 	return states, nil
 }
 
-// Gate is the participants of a table's gate.
-type Gate = waiting.GateStatus
-
 // OfTable returns the wake triggers of a table that the account may see, and the participants of its gate.
-func OfTable(ctx context.Context, db *notify.DB, table string) (states []State, gate Gate, err error) {
+func OfTable(ctx context.Context, db *notify.DB, table string) (states []State, gate waiting.GateStatus, err error) {
 	if states, err = ofTable(ctx, db, table); err != nil {
 		return nil, gate, err
 	}

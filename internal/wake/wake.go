@@ -23,12 +23,6 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// The routines that Install creates. Listeners of other accounts need EXECUTE on them.
-const (
-	Routine       = waiting.WakeRoutine
-	TablesRoutine = waiting.TablesRoutine
-)
-
 var (
 	// ErrDenied means that the account's privileges or the server's settings do not allow it. The error's text has the remedy.
 	ErrDenied = errors.New("this account may not make wake triggers or their procedures")
