@@ -182,7 +182,6 @@ func (s *amqpSink) findQueue(ctx context.Context) (err error) {
 		return err
 	}
 	return server.Pause(ctx, amqpSettles)
-
 }
 
 func (s *amqpSink) declareQueue() error {

@@ -93,9 +93,10 @@ func (c *Consumer) Run(ctx context.Context, handler Handler) error {
 			return err
 		}
 		c.log.WarnContext(ctx, "the consumer lost its connection or its group; it continues by itself", "error", err, "wait", wait)
-		if server.Pause(ctx, wait) != nil {
+				if _ = server.Pause(ctx, wait); ctx.Err() != nil {
 			return nil
 		}
+
 	}
 }
 

@@ -240,7 +240,6 @@ func (d *delivery) try(ctx, handling context.Context, messages []Message, inOrde
 		if err := server.Pause(ctx, pause); err != nil {
 			return messages, attempts, ownError{err}
 		}
-
 	}
 }
 

@@ -264,7 +264,6 @@ func (m *member) coordinate(ctx context.Context, db *notify.DB, s snapshot) erro
 func (m *member) wait(ctx context.Context) error {
 	if m.coordinator != nil {
 		return server.Pause(ctx, m.polls.NextBackOff())
-
 	}
 	lock, err := m.session.Lock(ctx, m.prefix+coordinatorLock, standby)
 	if errors.Is(err, notify.ErrNotAcquired) {

@@ -161,7 +161,6 @@ func (l *connection) deserted(ctx context.Context, s sharing, prefix string) err
 		if err := server.Pause(ctx, waits.NextBackOff()); err != nil {
 			return err
 		}
-
 	}
 }
 

@@ -278,7 +278,6 @@ func (q *Queue) Prune(ctx context.Context, olderThan time.Duration, states ...st
 			if err := server.Pause(ctx, prunePause); err != nil {
 				return deleted, q.error("prune", err)
 			}
-
 		}
 	}
 	return deleted, q.error("prune", q.pruneKeys(ctx))

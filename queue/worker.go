@@ -122,7 +122,6 @@ func (w *worker) run(ctx context.Context, handler handler) error {
 		wait := waits.NextBackOff()
 		w.log.WarnContext(ctx, "the worker lost its session and reconnects", "error", err, "wait", wait)
 		_ = server.Pause(working, wait)
-
 	}
 }
 

@@ -32,7 +32,6 @@ func Patiently(ctx context.Context, log *slog.Logger, table string, patience, pa
 		}
 		log.WarnContext(ctx, "transactions use the table: trying again", "table", table)
 		_ = server.Pause(ctx, pause)
-
 	}
 	return context.Cause(ctx)
 }
