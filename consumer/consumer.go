@@ -93,10 +93,9 @@ func (c *Consumer) Run(ctx context.Context, handler Handler) error {
 			return err
 		}
 		c.log.WarnContext(ctx, "the consumer lost its connection or its group; it continues by itself", "error", err, "wait", wait)
-				if _ = server.Pause(ctx, wait); ctx.Err() != nil {
-			return nil
+		if server.Pause(ctx, wait) != nil {
+			return nil //nolint:nilerr // the end of the context is how Run is stopped
 		}
-
 	}
 }
 
