@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/schollz/progressbar/v3"
+	"golang.org/x/term"
 
 	"github.com/mqnotify/mqnotify/bridge"
 )
@@ -38,11 +39,7 @@ func (a *app) drawsProgress() bool { return isTerminal(a.err) && a.logging.forma
 // isTerminal reports whether a stream of the process is a terminal.
 func isTerminal(stream any) bool {
 	file, ok := stream.(*os.File)
-	if !ok {
-		return false
-	}
-	info, err := file.Stat()
-	return err == nil && info.Mode()&os.ModeCharDevice != 0
+	return ok && term.IsTerminal(int(file.Fd()))
 }
 
 // report implements bridge.Options.Report.

@@ -59,10 +59,14 @@ func TestNoTerminal(t *testing.T) {
 	defer file.Close()
 	require.False(t, newApp(streams{err: file}).drawsProgress())
 	require.False(t, newApp(streams{err: &text{}}).drawsProgress())
-	null, err := os.Open(os.DevNull) // a character device, like a terminal
+		null, err := os.Open(os.DevNull) // a character device, like a terminal
 	require.NoError(t, err)
 	defer null.Close()
-	a := newApp(streams{err: null})
+	require.False(t, newApp(streams{err: null}).drawsProgress())
+	terminal, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
+	require.NoError(t, err)
+	defer terminal.Close()
+	a := newApp(streams{err: terminal})
 	require.True(t, a.drawsProgress())
 	a.logging.format = formatJSON
 	require.False(t, a.drawsProgress())
