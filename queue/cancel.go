@@ -89,6 +89,20 @@ func readClaims(tasks *[]Task) func(rows *sql.Rows) error {
 	}
 }
 
+// claim identifies a claim: it is lost when another attempt of the task begins.
+type claim struct {
+	id      uint64
+	attempt int
+}
+
+func claimsOf(tasks []Task) map[claim]bool {
+	claims := map[claim]bool{}
+	for _, t := range tasks {
+		claims[claim{t.ID, t.Attempt}] = true
+	}
+	return claims
+}
+
 // giveUp gives up the claims on cancelled tasks, and calls changed if there are any.
 func (l *store) giveUp(ctx context.Context, tasks []Task, changed func()) error {
 	if len(tasks) == 0 {

@@ -163,23 +163,13 @@ var errUnknown = errors.New("the server did not report which tasks were claimed"
 
 // mine returns those of the tasks that this worker has claimed.
 func (l *store) mine(ctx context.Context, conn *sqlx.Conn, tasks []Task) ([]Task, error) {
-	type claim struct {
-		id      uint64
-		attempt int
-	}
-	has := map[claim]bool{}
+	var held []Task
 	var p packet
-	p.add(func(rows *sql.Rows) error {
-		var c claim
-		if err := rows.Scan(&c.id, &c.attempt); err != nil {
-			return err
-		}
-		has[c] = true
-		return nil
-	}, "SELECT id, attempts FROM "+schema.TaskTable+byID+" WHERE "+among(idsOf(tasks))+" AND state = 'in progress' AND owner = ?", l.owner)
+	p.add(readClaims(&held), "SELECT id, attempts FROM "+schema.TaskTable+byID+" WHERE "+among(idsOf(tasks))+" AND state = 'in progress' AND owner = ?", l.owner)
 	if err := p.send(ctx, conn); err != nil {
 		return nil, fmt.Errorf("%w: %s", errUnknown, err.Error())
 	}
+	has := claimsOf(held)
 	return slices.DeleteFunc(slices.Clone(tasks), func(t Task) bool { return !has[claim{t.ID, t.Attempt + 1}] }), nil
 }
 

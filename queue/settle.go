@@ -168,32 +168,21 @@ func (l *store) renew(ctx context.Context, tasks []Task) (lost []Task, started t
 	}
 	err = l.transact(ctx, func(ctx context.Context, conn *sqlx.Conn) error {
 		lost = nil
-		held := map[uint64]int{}
+		var held []Task
 		var p packet
 		p.add(nil, "START TRANSACTION")
 		for _, condition := range claims.are(stateInProgress) { // also cancelled tasks, as long as their handlers run
 			p.add(nil, "UPDATE "+schema.TaskTable+byID+" SET state_at = UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND WHERE "+condition,
 				l.visibility.Microseconds())
 		}
-		p.add(func(rows *sql.Rows) error {
-			var id uint64
-			var attempts int
-			if err := rows.Scan(&id, &attempts); err != nil {
-				return err
-			}
-			held[id] = attempts
-			return nil
-		}, "SELECT id, attempts FROM "+schema.TaskTable+byID+" WHERE "+among(ids)+" AND state = 'in progress'")
+		p.add(readClaims(&held), "SELECT id, attempts FROM "+schema.TaskTable+byID+" WHERE "+among(ids)+" AND state = 'in progress'")
 		p.add(nil, "COMMIT")
 		started = time.Now()
 		if err := p.send(ctx, conn); err != nil {
 			return err
 		}
-		for _, t := range tasks {
-			if attempts, there := held[t.ID]; !there || attempts != t.Attempt {
-				lost = append(lost, t)
-			}
-		}
+		has := claimsOf(held)
+		lost = slices.DeleteFunc(slices.Clone(tasks), func(t Task) bool { return has[claim{t.ID, t.Attempt}] })
 		return nil
 	})
 	return lost, started, err
@@ -202,26 +191,23 @@ func (l *store) renew(ctx context.Context, tasks []Task) (lost []Task, started t
 // abandoned gives back the tasks that this owner has claimed and does not know of, because the answer
 // to the claim was lost with a session. some reports whether there were any.
 func (l *store) abandoned(ctx context.Context, known []Task) (some bool, err error) {
-	knows := map[uint64]int{}
-	for _, t := range known {
-		knows[t.ID] = t.Attempt
-	}
+	knows := claimsOf(known)
 	err = l.transact(ctx, func(ctx context.Context, conn *sqlx.Conn) error {
+		var claimed []Task
 		unknown := byAttempt{}
 		var first, second packet
-		first.add(func(rows *sql.Rows) error {
-			var t Task
-			if err := rows.Scan(&t.ID, &t.Attempt); err != nil {
-				return err
-			}
-			if attempt, there := knows[t.ID]; !there || attempt != t.Attempt {
+		first.add(readClaims(&claimed), "SELECT id, attempts FROM "+schema.TaskTable+forceClaim+
+			" WHERE queue = ? AND state = 'in progress' AND claim_order = 0 AND (owner = ? OR owner LIKE ?)", l.queue, l.owner, likePrefix(l.owner+"/"))
+		if err := first.send(ctx, conn); err != nil {
+			return err
+		}
+		for _, t := range claimed {
+			if !knows[claim{t.ID, t.Attempt}] {
 				unknown.add(t)
 			}
+		}
+		if len(unknown) == 0 {
 			return nil
-		}, "SELECT id, attempts FROM "+schema.TaskTable+forceClaim+
-			" WHERE queue = ? AND state = 'in progress' AND claim_order = 0 AND (owner = ? OR owner LIKE ?)", l.queue, l.owner, likePrefix(l.owner+"/"))
-		if err := first.send(ctx, conn); err != nil || len(unknown) == 0 {
-			return err
 		}
 		some = true
 		unknown.each(func(where string) {
