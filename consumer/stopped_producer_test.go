@@ -42,8 +42,9 @@ func producerMain(dsn string) error {
 // delivered, and its row when it continues and commits. If it is killed instead, nothing waits for it.
 func TestStoppedProducer(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		own := s.Start(t) // no other test makes the view of open transactions stale, or has one open
 		for _, killed := range []bool{false, true} {
-			config := s.Database(t)
+			config := own.Database(t)
 			db := openConfig(t, config, "orders")
 			producer := exec.CommandContext(t.Context(), os.Args[0])
 			producer.Env = append(os.Environ(), producerEnv+"="+config.FormatDSN())
