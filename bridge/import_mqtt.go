@@ -41,7 +41,7 @@ func originMQTT(p *params) *origin {
 	d := newMQTT(p)
 	filter := p.text("topic", "")
 	if filter == "" {
-		p.note("topic=: name it, or a filter such as shop/#")
+		p.note("topic=: name it, or a filter such as shop/%%23, which means shop/#")
 	}
 	if d.clientID == "" { // it must be unique, because a new connection with the same client ID ends the other one
 		sum := sha256.Sum256([]byte(filter))

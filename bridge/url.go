@@ -76,6 +76,9 @@ func newParams(text, topic string) (*params, error) {
 	if err != nil { // don't show err, whose text contains the URL
 		return nil, p.wrongf("it can't be read: write scheme://user:password@host:port/..., with %%XX for special characters")
 	}
+	if strings.Contains(text, "#") { // url.Parse takes the rest for a fragment, such as the # of the MQTT filter shop/#
+		return nil, p.wrongf("there is a # in it: write it as %%23")
+	}
 	if text == "stdout" || text == "-" {
 		u.Scheme = "stdout"
 	}

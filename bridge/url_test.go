@@ -1,6 +1,7 @@
 package bridge
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -40,12 +41,28 @@ func TestParseRefuses(t *testing.T) {
 		"nats://s3cret@host/?x=1":            "unknown parameter",
 		"nats://host/?x=%zz":                 "can't be read",
 		"nats://host/?token=s3cret":          "unknown parameter",
+		"redis://me:s3cret@host/?stream=a#b": "write it as %23",
+		"file:///tmp/x#1.jsonl":              "write it as %23",
+		"exec:load%20#1":                     "write it as %23",
+		"https://host/s3cret#in":             "write it as %23",
 	} {
 		_, err := Parse(url, "orders")
 		require.ErrorIs(t, err, notify.ErrOptions, url)
 		assert.ErrorContains(t, err, want, url)
 		require.NotContains(t, err.Error(), "s3cret", url)
 	}
+}
+
+// A # in the URL of an import would cut its filter, and the import would wait for messages of another topic.
+func TestParseRefusesCutFilters(t *testing.T) {
+	mysqltest.Once(t)
+	_, err := parseOrigin("mqtt://me:s3cret@host/?topic=shop/#", "orders")
+	require.ErrorIs(t, err, notify.ErrOptions)
+	require.ErrorContains(t, err, "write it as %23")
+	require.NotContains(t, err.Error(), "s3cret")
+	o, err := parseOrigin("mqtt://host/?topic=shop/%23", "orders")
+	require.NoError(t, err)
+	require.True(t, strings.HasSuffix(o.Key, "shop/#"), o.Key)
 }
 
 // If a topic's name is not allowed at the broker, the URL must contain a name.

@@ -87,7 +87,7 @@ func parseWebhook(p *params) *Destination {
 	}
 	p.hostPort("")
 	u := *p.url
-	u.RawQuery, u.Fragment = query.Encode(), ""
+	u.RawQuery = query.Encode()
 	w.url = u.String()
 	w.secrets = urlSecrets(&u, texts...)
 	return &Destination{InFlight: 1, Timeout: w.timeout, Open: w.open}

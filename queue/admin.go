@@ -16,8 +16,8 @@ import (
 type Filter struct {
 	States []string // values of Task.State; empty means all
 	IDs    []uint64 // empty means all
-	// After selects the tasks with larger ids, for pages. Limit is the maximum number of tasks;
-	// 0 means 100.
+	// After selects the tasks with larger ids, for pages of List. Limit is the maximum number of tasks of
+	// List; 0 means 100. Retry and Cancel refuse both.
 	After uint64
 	Limit int
 	// NoPayload leaves the payloads unread.
@@ -171,6 +171,9 @@ const rowsAtOnce = 500
 
 // change sets columns of the tasks that the filter selects, in transactions of up to rowsAtOnce tasks.
 func (q *Queue) change(ctx context.Context, what string, f Filter, set string, args ...any) (n int, err error) {
+	if f.After != 0 || f.Limit != 0 {
+		return 0, optionsf("After and Limit are for List: give IDs to change only some of the tasks")
+	}
 	if _, err := q.Ordered(ctx); err != nil {
 		return 0, err
 	}

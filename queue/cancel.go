@@ -66,13 +66,17 @@ func (d *dispatcher) giveUp(ctx context.Context) error {
 	return d.store.giveUp(ctx, d.pool.cancel(tasks), d.queue.changed)
 }
 
+// isOurs is the condition that a worker has claimed a task, whose owner is the worker's name, or begins with it and a slash
+// (roundByUpdate). It is no LIKE, which has no escape character if sql_mode has NO_BACKSLASH_ESCAPES.
+const isOurs = "(owner = ? OR LEFT(owner, CHAR_LENGTH(?)) = ?)"
+
 // cancelled returns the cancelled tasks that this worker has.
 func (l *store) cancelled(ctx context.Context) (tasks []Task, err error) {
 	err = l.do(ctx, func(ctx context.Context, conn *sqlx.Conn) error {
 		tasks = nil
 		var p packet
 		p.add(readClaims(&tasks), "SELECT id, attempts FROM "+schema.TaskTable+forceClaim+
-			" WHERE queue = ? AND "+isCancelled+" AND (owner = ? OR owner LIKE ?)", l.queue, l.owner, likePrefix(l.owner+"/"))
+			" WHERE queue = ? AND "+isCancelled+" AND "+isOurs, l.queue, l.owner, l.owner+"/", l.owner+"/")
 		return p.send(ctx, conn)
 	})
 	return tasks, err

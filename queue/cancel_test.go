@@ -13,6 +13,31 @@ import (
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 )
 
+// A worker recognizes its tasks in every sql_mode, also if its name has characters that LIKE takes for a pattern.
+func TestCancelInAnyMode(t *testing.T) {
+	eachMode(t, func(t *testing.T, s *mysqltest.Server, mode string) {
+		db, config := database(t, s)
+		config = config.Clone()
+		config.Params = map[string]string{"sql_mode": "'NO_BACKSLASH_ESCAPES'"}
+		begun, ended := make(chan struct{}), make(chan error, 1)
+		work(t, newQueue(t, openConfig(t, config), Options{}), WorkerOptions{Claim: mode, Owner: "host_1", Visibility: time.Hour},
+			func(ctx context.Context, _ Task) error {
+				close(begun)
+				<-ctx.Done()
+				ended <- context.Cause(ctx)
+				return nil
+			})
+		q := newQueue(t, db, Options{})
+		ids, err := q.Enqueue(t.Context(), Entry{})
+		require.NoError(t, err)
+		mysqltest.Await(t, begun, "the handler")
+		n, err := q.Cancel(t.Context(), Filter{IDs: ids})
+		require.NoError(t, err)
+		require.Equal(t, 1, n)
+		require.ErrorIs(t, mysqltest.Receive(t, ended), ErrClaimLost)
+	})
+}
+
 // A cancelled task has at most one handler: neither its retry nor a task with its unique key begins before the cancelled
 // handler has returned. The worker ends the handler at once, and not at the next renewal, which is minutes away here.
 func TestCancelHoldsTask(t *testing.T) {

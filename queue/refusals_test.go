@@ -70,6 +70,8 @@ func TestRefusalsSayWhat(t *testing.T) {
 			`State "x": one of ["scheduled"`: second(q.List(t.Context(), Filter{States: []string{"x"}})),
 			"older than -1s: 0 or more":      second(q.Prune(t.Context(), -time.Second)),
 			"name the tasks":                 second(q.Cancel(t.Context(), Filter{})),
+			"After and Limit are for List":   second(q.Cancel(t.Context(), Filter{States: []string{stateReady}, Limit: 1})),
+			"After and Limit are for List: ": second(q.Retry(t.Context(), Filter{After: 1}, 0)),
 		} {
 			require.ErrorIs(t, err, notify.ErrOptions, says)
 			assert.ErrorContains(t, err, says)

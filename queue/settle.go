@@ -6,7 +6,6 @@ import (
 	"maps"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/jmoiron/sqlx"
@@ -197,7 +196,7 @@ func (l *store) abandoned(ctx context.Context, known []Task) (some bool, err err
 		unknown := byAttempt{}
 		var first, second packet
 		first.add(readClaims(&claimed), "SELECT id, attempts FROM "+schema.TaskTable+forceClaim+
-			" WHERE queue = ? AND state = 'in progress' AND claim_order = 0 AND (owner = ? OR owner LIKE ?)", l.queue, l.owner, likePrefix(l.owner+"/"))
+			" WHERE queue = ? AND state = 'in progress' AND claim_order = 0 AND "+isOurs, l.queue, l.owner, l.owner+"/", l.owner+"/")
 		if err := first.send(ctx, conn); err != nil {
 			return err
 		}
@@ -216,9 +215,4 @@ func (l *store) abandoned(ctx context.Context, known []Task) (some bool, err err
 		return second.send(ctx, conn)
 	})
 	return some, err
-}
-
-// likePrefix returns a LIKE pattern for texts that begin with the text.
-func likePrefix(text string) string {
-	return strings.NewReplacer(`\`, `\\`, `%`, `\%`, `_`, `\_`).Replace(text) + "%"
 }

@@ -25,7 +25,8 @@ type feedWords struct {
 }
 
 // feed calls store with the payloads, or if there are none with lines of stdin, until all are stored or ctx ends. most limits the
-// payloads of a call. store returns how many it has stored.
+// payloads of a call. store returns how many it has stored. An error of store is a failure also when ctx has ended, because the batch in
+// hand may be lost.
 func (a *app) feed(ctx context.Context, payloads []string, most int, words feedWords,
 	store func(ctx context.Context, batch [][]byte) (stored int, err error),
 ) error {
@@ -41,19 +42,19 @@ func (a *app) feed(ctx context.Context, payloads []string, most int, words feedW
 	stored := 0
 	for {
 		batch, err := next(ctx, most)
-		if err == nil && len(batch) == 0 {
+		switch {
+		case err == nil && len(batch) == 0:
 			return nil
-		}
-		if err == nil {
+		case err == nil:
 			var n int
 			n, err = store(ctx, batch)
 			stored += n
+		case ctx.Err() != nil && errors.Is(err, context.Cause(ctx)): // with no batch in hand
+			a.log.InfoContext(ctx, "stopped", words.stored, stored)
+			return nil
 		}
 		switch {
 		case err == nil:
-		case ctx.Err() != nil && errors.Is(err, context.Cause(ctx)):
-			a.log.InfoContext(ctx, "stopped", words.stored, stored)
-			return nil
 		case stored > 0:
 			return ignoreBrokenPipe(fmt.Errorf("%w (%s before that: %d)", err, words.before, stored))
 		default:

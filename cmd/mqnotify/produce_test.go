@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/notify"
 )
 
 func TestProduceArguments(t *testing.T) {
@@ -85,6 +86,21 @@ func TestProduceInterrupted(t *testing.T) {
 		require.Contains(t, r.err, "published=1")
 		require.Equal(t, []string{"one"}, mysqltest.Values[string](t, db, "SELECT payload FROM orders"))
 	})
+}
+
+// A batch that could not be stored before its patience ended, or whose commit is unknown, is a failure, although Ctrl-C is none.
+func TestFeedInterruptedInHand(t *testing.T) {
+	mysqltest.Once(t)
+	ctx, stop := context.WithCancel(t.Context())
+	a := newApp(streams{err: io.Discard})
+	err := a.feed(ctx, []string{"one", "two"}, 1, feedWords{"a message", "published", "messages published"},
+		func(context.Context, [][]byte) (int, error) {
+			stop()
+			return 0, fmt.Errorf("%w: %w", notify.ErrUnknown, context.Cause(ctx))
+		})
+	require.ErrorIs(t, err, notify.ErrUnknown)
+	err = a.feed(ctx, []string{"one"}, 1, feedWords{}, nil)
+	require.NoError(t, err, "no batch was in hand")
 }
 
 // Messages that were committed before a failure stay, and the error has their number.

@@ -59,7 +59,7 @@ func TestNoTerminal(t *testing.T) {
 	defer file.Close()
 	require.False(t, newApp(streams{err: file}).drawsProgress())
 	require.False(t, newApp(streams{err: &text{}}).drawsProgress())
-		null, err := os.Open(os.DevNull) // a character device, like a terminal
+	null, err := os.Open(os.DevNull) // a character device, like a terminal
 	require.NoError(t, err)
 	defer null.Close()
 	require.False(t, newApp(streams{err: null}).drawsProgress())

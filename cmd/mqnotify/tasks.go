@@ -126,7 +126,6 @@ func (a *app) tasks(ctx context.Context, o tasksOptions, name string, changed fu
 }
 
 func (o *tasksOptions) filter() (f queue.Filter, err error) {
-	f.Limit, f.After = o.limit, o.after
 	for _, text := range append(o.retry, o.cancel...) {
 		id, err := strconv.ParseUint(strings.TrimSpace(text), 10, 64)
 		if err != nil {
@@ -137,6 +136,7 @@ func (o *tasksOptions) filter() (f queue.Filter, err error) {
 	if len(f.IDs) > 0 || o.retryDead {
 		return f, nil
 	}
+	f.Limit, f.After = o.limit, o.after
 	if f.States = o.states; len(f.States) == 0 {
 		f.States = []string{"scheduled", "ready", "in progress", "failed", "dead"}
 	}

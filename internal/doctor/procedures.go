@@ -12,7 +12,7 @@ import (
 func (e *exam) seesAll(ctx context.Context, privilege string) (all bool, err error) {
 	err = e.get(ctx, &all, `SELECT (SELECT COUNT(*) FROM information_schema.USER_PRIVILEGES WHERE PRIVILEGE_TYPE = ? AND GRANTEE = me)
 			+ (SELECT COUNT(*) FROM information_schema.SCHEMA_PRIVILEGES WHERE PRIVILEGE_TYPE = ? AND GRANTEE = me AND DATABASE() LIKE TABLE_SCHEMA) > 0
-		FROM (SELECT CONCAT('\'', SUBSTRING_INDEX(CURRENT_USER(), '@', 1), '\'@\'', SUBSTRING_INDEX(CURRENT_USER(), '@', -1), '\'') AS me) account`,
+		FROM (SELECT CONCAT('''', SUBSTRING_INDEX(CURRENT_USER(), '@', 1), '''@''', SUBSTRING_INDEX(CURRENT_USER(), '@', -1), '''') AS me) account`,
 		privilege, privilege)
 	return all, err
 }

@@ -36,6 +36,16 @@ func TestHealthy(t *testing.T) {
 	})
 }
 
+// The checks do not depend on the sql_mode.
+func TestHealthyInAnyMode(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config, _ := initialised(t, s)
+		config.Params = map[string]string{"sql_mode": "'ANSI,NO_BACKSLASH_ESCAPES,TRADITIONAL'"}
+		found := examine(t, open(t, config), "orders")
+		assert.Empty(t, found.worse(), "%v", found)
+	})
+}
+
 // The doctor finds that text arrives damaged because something has changed the connection's character set.
 func TestDamagedText(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
