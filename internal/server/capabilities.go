@@ -84,7 +84,7 @@ func Discover(ctx context.Context, q Queryer) (*Capabilities, error) {
 // lookForSource reads whether the server is a replica now. A former replica that became a source is none.
 func (c *Capabilities) lookForSource(ctx context.Context, q Queryer) error {
 	query := "SELECT COUNT(*) FROM performance_schema.replication_applier_status" +
-		" WHERE SERVICE_STATE = 'ON' AND CHANNEL_NAME NOT LIKE 'group\\_replication\\_%'"
+		" WHERE SERVICE_STATE = 'ON' AND LEFT(CHANNEL_NAME, 18) <> 'group_replication_'"
 	if c.MariaDB {
 		query = "SELECT CAST(VARIABLE_VALUE AS UNSIGNED) FROM information_schema.GLOBAL_STATUS WHERE VARIABLE_NAME = 'SLAVES_RUNNING'"
 	}
