@@ -318,3 +318,16 @@ func TestRetryOfARowInAPartitionAhead(t *testing.T) {
 		require.Equal(t, 0, mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM mqnotify_retry"))
 	})
 }
+
+// A retried message keeps its text where the payload is a text in another character set, however long it is.
+func TestRetryOfATextOfAnotherCharacterSet(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openTopic(t, s)
+		do(t, db, "ALTER TABLE orders MODIFY payload LONGTEXT CHARACTER SET latin1 NOT NULL", "INSERT INTO orders (payload) VALUES ('é'), (REPEAT('é', 5000000))")
+		deadLetter(t, db, "orders", "mail")
+		again, _, err := lettersOf(t, db, "orders", "mail").RetryDead(t.Context(), DeadFilter{})
+		require.NoError(t, err)
+		require.Equal(t, 2, mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(DISTINCT payload) FROM orders"))
+		require.Len(t, again, 2)
+	})
+}
