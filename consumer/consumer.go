@@ -327,7 +327,6 @@ func (l *connection) waiter(ctx context.Context, rows *rows) (core.Waiter, error
 			return nil, stateError("read flag", err)
 		}
 	}
-	topic := rows.table.Name
 	switch {
 	case l.options.Mode == modeHandshake:
 	case l.options.polls():
@@ -339,7 +338,9 @@ func (l *connection) waiter(ctx context.Context, rows *rows) (core.Waiter, error
 	if err != nil {
 		return nil, err
 	}
-	return core.NewHandshake(session, core.HandshakeName(l.db.Name(), topic), head, l.options.Poll()), nil
+	caps := session.Capabilities()
+	name := core.HandshakeName(core.Folded(caps, l.db.Name()), core.Folded(caps, rows.table.Name))
+	return core.NewHandshake(session, name, head, l.options.Poll()), nil
 }
 
 // handlerContext returns the handler's context. It ends with handling, which the loss of the group's lock ends, and StopTimeout

@@ -217,8 +217,12 @@ func (c *Consumer) retryLetter(ctx context.Context, t *table.Table, letter uint6
 // publishLetter publishes the message of a dead letter for its group, and deletes the dead letter. The server copies the payload,
 // because it may be as large as a packet.
 func (c *Consumer) publishLetter(ctx context.Context, tx *sqlx.Tx, t *table.Table, letter, message uint64, group string) (uint64, error) {
+	payload := "payload"
+	if column, err := t.Column("payload"); err == nil && column.CharSet != "" { // the dead letter has it in UTF-8, as bytes
+		payload = "CONVERT(payload USING utf8mb4)"
+	}
 	result, err := tx.ExecContext(ctx, "INSERT INTO "+ident.Quote(t.Name)+" (headers, payload)"+
-		" SELECT JSON_SET(COALESCE(headers, '{}'), ?, ?), payload FROM "+schema.DeadLetterTable+" WHERE id = ?",
+		" SELECT JSON_SET(COALESCE(headers, '{}'), ?, ?), "+payload+" FROM "+schema.DeadLetterTable+" WHERE id = ?",
 		`$."`+retryHeader+`"`, fmt.Sprintf("%s/%d", group, message), letter)
 	if err != nil {
 		return 0, err

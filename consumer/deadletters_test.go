@@ -293,3 +293,41 @@ func TestDeadLettersWithoutState(t *testing.T) {
 		require.Len(t, got.payloads(), 1)
 	})
 }
+
+// A retried row of a shared group comes although its partition's stored progress is ahead of the member's other partitions, as it is
+// after another member, which had this partition, has ended.
+func TestRetryOfARowInAPartitionAhead(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openTopic(t, s)
+		shop(t, db, numbers(1, 20)...)
+		options := Options{Group: "g", From: "beginning", MaxAttempts: 1, Retry: atOnce, MembersShare: true, Partitions: 4, StopAtEnd: true}
+		var got failing
+		require.NoError(t, run(t, db, "shop", options, got.handler()).wait(t))
+		require.Equal(t, 20, mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM mqnotify_dead_letter"))
+		do(t, db, "INSERT INTO shop (name) VALUES ('21')")
+		do(t, db, "UPDATE mqnotify_partition SET settled = 21 WHERE part = 3")
+		got.mended.Store(true)
+		options.StopAtEnd = false
+		run(t, db, "shop", options, got.handler())
+		again, _, err := lettersOf(t, db, "shop", "g").RetryDead(t.Context(), DeadFilter{})
+		require.NoError(t, err)
+		require.Len(t, again, 20)
+		eventually(t, func() bool {
+			return mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM mqnotify_dead_letter") == 0
+		}, "dead letters stay")
+		require.Equal(t, 0, mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM mqnotify_retry"))
+	})
+}
+
+// A retried message keeps its text where the payload is a text in another character set, however long it is.
+func TestRetryOfATextOfAnotherCharacterSet(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openTopic(t, s)
+		do(t, db, "ALTER TABLE orders MODIFY payload LONGTEXT CHARACTER SET latin1 NOT NULL", "INSERT INTO orders (payload) VALUES ('é'), (REPEAT('é', 5000000))")
+		deadLetter(t, db, "orders", "mail")
+		again, _, err := lettersOf(t, db, "orders", "mail").RetryDead(t.Context(), DeadFilter{})
+		require.NoError(t, err)
+		require.Equal(t, 2, mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(DISTINCT payload) FROM orders"))
+		require.Len(t, again, 2)
+	})
+}

@@ -121,6 +121,8 @@ type shares struct {
 	own   []int                      // sorted
 	mine  map[int]bool               // the same partitions
 	base  map[int]*position.Progress // a partition's stored progress, if it is ahead of begun
+	// again is true while rows of dead letters are read, which were handled before.
+	again bool
 }
 
 // claim sets a fence on the partitions and reads their progress. begun is the progress that they have in common.
@@ -187,13 +189,15 @@ func (s *shares) partOf(id uint64, column []driver.Value) (int, error) {
 		return 0, err
 	}
 	part := int(n)
-	if !s.mine[part] {
-		return passed, nil
-	}
-	if base := s.base[part]; base != nil && (id <= base.Settled || base.Done.Contains(id)) {
+	if !s.mine[part] || !s.again && s.handled(part, id) {
 		return passed, nil
 	}
 	return part, nil
+}
+
+// handled reports whether the row was handled before the member had its partition. It works without members that share.
+func (s *shares) handled(part int, id uint64) bool {
+	return s != nil && s.base[part] != nil && s.base[part].Has(id)
 }
 
 // store implements ledger, for all partitions.

@@ -59,7 +59,7 @@ func (r *reader) retryRows(ctx context.Context, ids []uint64) (last uint64, err 
 	for i, id := range ids {
 		spans[i] = position.Span{Lo: id, Hi: id}
 	}
-	page, err := r.rows.within(ctx, spans, len(ids))
+	page, err := r.rows.again(ctx, spans)
 	if err != nil {
 		return 0, fmt.Errorf("consumer: read rows of dead letters: %w", err)
 	}
@@ -79,7 +79,7 @@ func (r *reader) retryRows(ctx context.Context, ids []uint64) (last uint64, err 
 			r.log.WarnContext(ctx, "a dead letter can't be tried again: its row is gone, or the consumer's condition excludes it", "id", id)
 			err = r.retries.end(ctx, r.rows.session, missing, gone)
 		case page.messages[at].part == passed: // another member owns it
-		case id > r.wm.settled && !r.wm.seen.Contains(id): // the group was reset, so the reader reads the row anyway
+		case id > r.wm.settled && !r.wm.seen.Contains(id) && !r.rows.shares.handled(page.messages[at].part, id): // the group was reset, so the reader reads the row anyway
 			err = r.retries.end(ctx, r.rows.session, missing, "")
 		default:
 			m := page.messages[at]

@@ -92,7 +92,7 @@ func (a *advisory) acquire(ctx context.Context, session *core.Session, timeout t
 	case caps.WritersElsewhere():
 		return nil, fmt.Errorf("%w: take a lease", ErrUnsafe)
 	}
-	lock, err := session.Lock(ctx, core.LockName("mutex", a.db.Name(), a.name), timeout)
+	lock, err := session.Lock(ctx, core.LockName("mutex", core.Folded(caps, a.db.Name()), a.name), timeout)
 	if err != nil {
 		return nil, err
 	}

@@ -291,3 +291,23 @@ func TestAdvisoryUnsafe(t *testing.T) {
 		}
 	})
 }
+
+// On a server that stores names in lower case a mutex is one, however a DSN spells the database.
+func TestMutexOfAFoldedName(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		if !s.IsMariaDB() {
+			t.Skip("MySQL takes lower_case_table_names only when its data folder is made")
+		}
+		db, config := openState(t, s.Start(t, "--lower-case-table-names=1"))
+		upper := config.Clone()
+		upper.DBName = strings.ToUpper(config.DBName)
+		one, err := guard.NewMutex(db, "x", guard.MutexOptions{})
+		require.NoError(t, err)
+		other, err := guard.NewMutex(openDB(t, upper), "x", guard.MutexOptions{})
+		require.NoError(t, err)
+		held := mustLock(t, one)
+		_, err = other.TryLock(t.Context())
+		require.ErrorIs(t, err, notify.ErrNotAcquired)
+		require.NoError(t, held.Release(t.Context()))
+	})
+}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -170,11 +169,8 @@ func (h *handshake) serve(ctx context.Context, session *core.Session, begun func
 
 // acquire waits for the lock without a bound, because a consumer may take long.
 func (h *handshake) acquire(ctx context.Context, session *core.Session) (*core.Lock, error) {
-	topic := h.producer.topic
-	if session.Capabilities().LowerCaseTableNames == 1 { // the consumer uses the table's name as the server stores it
-		topic = strings.ToLower(topic)
-	}
-	name := core.HandshakeName(h.producer.db.Name(), topic)
+	caps := session.Capabilities()
+	name := core.HandshakeName(core.Folded(caps, h.producer.db.Name()), core.Folded(caps, h.producer.topic))
 	for {
 		lock, err := session.Lock(ctx, name, turnPatience)
 		if !errors.Is(err, notify.ErrNotAcquired) {

@@ -227,19 +227,23 @@ func TestPublishCommitsWithoutAutocommit(t *testing.T) {
 	})
 }
 
-// A server that stores names in lower case finds the table by any spelling: the producer's flag and lock are the consumer's.
+// A server that stores names in lower case finds the database and the table by any spelling: the producer's flag and lock are the consumer's.
 func TestNameFoldedToLowerCase(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		if !s.IsMariaDB() {
 			t.Skip("MySQL takes lower_case_table_names only when its data folder is made")
 		}
-		db := topicOn(t, s.Start(t, "--lower-case-table-names=1"), "orders")
+		config := s.Start(t, "--lower-case-table-names=1").Database(t)
+		db := open(t, config)
+		require.NoError(t, schema.Init(t.Context(), db.Pool(), "orders"))
 		_, err := newProducer(t, db, "Orders", Options{Flag: true}).Publish(t.Context(), Message{})
 		require.NoError(t, err)
 		counter, err := notify.Flag{Topic: "orders"}.Read(t.Context(), db.Pool())
 		require.NoError(t, err)
 		assert.EqualValues(t, 1, counter)
-		run(t, db, "ORDERS", Options{})
+		upper := config.Clone()
+		upper.DBName = strings.ToUpper(config.DBName)
+		run(t, open(t, upper), "ORDERS", Options{})
 		holder(t, db, "orders", 0)
 	})
 }

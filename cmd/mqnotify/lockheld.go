@@ -11,6 +11,7 @@ import (
 
 	"github.com/mqnotify/mqnotify/internal/core"
 	"github.com/mqnotify/mqnotify/internal/schema"
+	"github.com/mqnotify/mqnotify/internal/server"
 	"github.com/mqnotify/mqnotify/notify"
 )
 
@@ -74,15 +75,20 @@ func (o lockOptions) holder(ctx context.Context, db *notify.DB, name string) (st
 		}
 		return fmt.Sprintf("a lease taken %v ago", time.Duration(seconds)*time.Second), err
 	}
+	caps, err := server.Discover(ctx, db.Pool())
+	if err != nil {
+		return "", err
+	}
 	var id sql.Null[uint64]
-	if err := db.Pool().QueryRowxContext(ctx, "SELECT IS_USED_LOCK(?)", core.LockName("mutex", db.Name(), name)).Scan(&id); err != nil {
+	lock := core.LockName("mutex", core.Folded(caps, db.Name()), name)
+	if err := db.Pool().QueryRowxContext(ctx, "SELECT IS_USED_LOCK(?)", lock).Scan(&id); err != nil {
 		return "", err
 	}
 	if !id.Valid {
 		return none, nil
 	}
 	var user, host string
-	err := db.Pool().QueryRowxContext(ctx, "SELECT USER, HOST FROM information_schema.PROCESSLIST WHERE ID = ?", id.V).Scan(&user, &host)
+	err = db.Pool().QueryRowxContext(ctx, "SELECT USER, HOST FROM information_schema.PROCESSLIST WHERE ID = ?", id.V).Scan(&user, &host)
 	if errors.Is(err, sql.ErrNoRows) { // another account's session, which this account can't see without PROCESS
 		return fmt.Sprintf("connection %d", id.V), nil
 	}

@@ -100,11 +100,12 @@ func Beside(db *DB) (*DB, error) { return OpenConfig(db.config) }
 func setSession(params map[string]string) {
 	for name := range params {
 		switch strings.ToLower(name) {
-		case "autocommit", "character_set_client", "character_set_results", "collation_connection", "sql_select_limit":
+		case "autocommit", "completion_type", "character_set_client", "character_set_results", "collation_connection", "sql_select_limit":
 			delete(params, name)
 		}
 	}
-	params["autocommit"] = "1" // every statement of the pool is a transaction
+	params["autocommit"] = "1"               // every statement of the pool is a transaction
+	params["completion_type"] = "'NO_CHAIN'" // otherwise the statements after a COMMIT would be in the next transaction
 	// Another character set would damage text, and the driver escapes values for UTF-8. A collation of utf8mb4 stays.
 	params["character_set_client"], params["character_set_results"] = "utf8mb4", "utf8mb4"
 	params["collation_connection"] = "IF(@@collation_connection LIKE 'utf8mb4%', @@collation_connection, " +

@@ -73,8 +73,8 @@ type Session struct {
 	cause   error
 }
 
-// NewSession connects and returns a session that is set up for waiting: autocommit, READ COMMITTED, UTC, no statement timeout, lock
-// waits of at most 2 s, and no entries in the slow log for waits. The caller closes it. ctx bounds only the connecting.
+// NewSession connects and returns a session that is set up for waiting: autocommit, READ COMMITTED (REPEATABLE READ if the server
+// logs statements), UTC, no statement timeout, lock waits of at most 2 s, and no entries in the slow log for waits. The caller closes it. ctx bounds only the connecting.
 func NewSession(ctx context.Context, db *DB, options SessionOptions) (*Session, error) {
 	if options.IdleTimeout == 0 {
 		options.IdleTimeout = 30 * time.Second
@@ -136,7 +136,11 @@ func (s *Session) setUp(ctx context.Context) error {
 		"idle_transaction_timeout", "0",
 		"wait_timeout", strconv.Itoa(int(s.idle.Seconds())),
 	)...)
-	for _, statement := range []string{"SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED", settings} {
+	isolation := "READ COMMITTED"
+	if caps.StatementLog {
+		isolation = "REPEATABLE READ"
+	}
+	for _, statement := range []string{"SET SESSION TRANSACTION ISOLATION LEVEL " + isolation, settings} {
 		if _, err := s.conn.ExecContext(ctx, statement); err != nil {
 			return fmt.Errorf("notify: set up the session: %w", err)
 		}

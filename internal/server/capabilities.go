@@ -27,6 +27,7 @@ type Capabilities struct {
 	// true if it has applied some and the account can't see whether it still does: Growth finds out.
 	Replica, MayBeReplica bool
 	GTID                  bool // gtid_mode=ON with a binary log: sessions can wait for commits
+	StatementLog          bool // the binary log has statements, so the server refuses writes in READ COMMITTED
 	Autocommit            bool // of the session that asked
 	MaxAllowedPacket      int  // bytes
 	LowerCaseTableNames   int
@@ -40,7 +41,7 @@ type Capabilities struct {
 var variables = []string{
 	"version", "version_comment", "read_only", "innodb_read_only", "super_read_only", "transaction_read_only",
 	"wsrep_on", "group_replication_group_name", "group_replication_single_primary_mode",
-	"gtid_mode", "log_bin", "max_allowed_packet", "lower_case_table_names", "wait_timeout", "server_uuid", "innodb_snapshot_isolation",
+	"gtid_mode", "log_bin", "binlog_format", "max_allowed_packet", "lower_case_table_names", "wait_timeout", "server_uuid", "innodb_snapshot_isolation",
 	"autocommit", "completion_type", "lock_wait_timeout", "innodb_lock_wait_timeout", "long_query_time",
 	"max_execution_time", "max_statement_time", "idle_transaction_timeout", "sql_select_limit",
 	"information_schema_stats_expiry", "time_zone",
@@ -83,7 +84,7 @@ func Discover(ctx context.Context, q Queryer) (*Capabilities, error) {
 // lookForSource reads whether the server is a replica now. A former replica that became a source is none.
 func (c *Capabilities) lookForSource(ctx context.Context, q Queryer) error {
 	query := "SELECT COUNT(*) FROM performance_schema.replication_applier_status" +
-		" WHERE SERVICE_STATE = 'ON' AND CHANNEL_NAME NOT LIKE 'group\\_replication\\_%'"
+		" WHERE SERVICE_STATE = 'ON' AND LEFT(CHANNEL_NAME, 18) <> 'group_replication_'"
 	if c.MariaDB {
 		query = "SELECT CAST(VARIABLE_VALUE AS UNSIGNED) FROM information_schema.GLOBAL_STATUS WHERE VARIABLE_NAME = 'SLAVES_RUNNING'"
 	}
@@ -188,6 +189,7 @@ func capabilities(known map[string]string) *Capabilities {
 		Galera:              on("wsrep_on"),
 		GroupReplication:    known["group_replication_group_name"] != "",
 		GTID:                on("gtid_mode") && on("log_bin"),
+		StatementLog:        on("log_bin") && strings.EqualFold(known["binlog_format"], "STATEMENT"),
 		Autocommit:          on("autocommit"),
 		MaxAllowedPacket:    number("max_allowed_packet"),
 		LowerCaseTableNames: number("lower_case_table_names"),
