@@ -140,13 +140,18 @@ func (s statement) sql(into string) (string, []any) {
 		if i > 0 {
 			query.WriteByte(',')
 		}
+		var payload any = r.payload
+		if utf8.Valid(r.payload) {
+			payload = string(r.payload) // a text, which the server converts for a column of another character set
+		}
 		if r.headers == "" {
 			query.WriteString("(NULL,?)")
-			args = append(args, r.payload)
+			args = append(args, payload)
 		} else {
 			query.WriteString("(?,?)")
-			args = append(args, r.headers, r.payload) // headers as a string, because servers accept no binary JSON
+			args = append(args, r.headers, payload) // headers as a string, because servers accept no binary JSON
 		}
+
 	}
 	return query.String(), args
 }

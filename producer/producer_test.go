@@ -227,6 +227,27 @@ func TestPublishCommitsWithoutAutocommit(t *testing.T) {
 	})
 }
 
+// Text keeps its letters in a column of another character set, and a BLOB has the bytes.
+func TestPayloadColumns(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		texts := []string{"é", strings.Repeat("é", 5<<20)} // the second is sent prepared
+		db := topicOn(t, s, "x")
+		for _, column := range []string{"LONGTEXT CHARACTER SET latin1", "LONGTEXT CHARACTER SET utf8mb4", "LONGBLOB"} {
+			mysqltest.Exec(t, db.Pool(), "ALTER TABLE x MODIFY payload "+column+" NOT NULL")
+			p := newProducer(t, db, "x", Options{})
+			for _, text := range texts {
+				ids, err := p.Publish(t.Context(), Message{Payload: []byte(text)})
+				require.NoError(t, err)
+				require.True(t, text == mysqltest.Value[string](t, db.Pool(), "SELECT payload FROM x WHERE id = ?", ids[0]), column)
+			}
+		}
+		bytes := []byte{0xff, 0, '\\', '\'', 0xe9}
+		ids, err := newProducer(t, db, "x", Options{}).Publish(t.Context(), Message{Payload: bytes})
+		require.NoError(t, err)
+		require.Equal(t, bytes, mysqltest.Value[[]byte](t, db.Pool(), "SELECT payload FROM x WHERE id = ?", ids[0]))
+	})
+}
+
 // A server that stores names in lower case finds the database and the table by any spelling: the producer's flag and lock are the consumer's.
 func TestNameFoldedToLowerCase(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
