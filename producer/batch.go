@@ -151,7 +151,6 @@ func (s statement) sql(into string) (string, []any) {
 			query.WriteString("(?,?)")
 			args = append(args, r.headers, payload) // headers as a string, because servers accept no binary JSON
 		}
-
 	}
 	return query.String(), args
 }

@@ -238,7 +238,7 @@ func TestPayloadColumns(t *testing.T) {
 			for _, text := range texts {
 				ids, err := p.Publish(t.Context(), Message{Payload: []byte(text)})
 				require.NoError(t, err)
-				require.True(t, text == mysqltest.Value[string](t, db.Pool(), "SELECT payload FROM x WHERE id = ?", ids[0]), column)
+				require.Equal(t, text, mysqltest.Value[string](t, db.Pool(), "SELECT payload FROM x WHERE id = ?", ids[0]), column)
 			}
 		}
 		bytes := []byte{0xff, 0, '\\', '\'', 0xe9}
