@@ -169,3 +169,12 @@ func (d *delivery) retried(ctx context.Context, tx *sqlx.Tx, m Message) error {
 	}
 	return nil
 }
+
+// again reads rows of dead letters, which members that share the group have handled before.
+func (r *rows) again(ctx context.Context, spans []position.Span) (*page, error) {
+	if r.shares != nil {
+		r.shares.again = true
+		defer func() { r.shares.again = false }()
+	}
+	return r.within(ctx, spans, len(spans))
+}

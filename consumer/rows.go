@@ -275,15 +275,6 @@ func (r *rows) within(ctx context.Context, spans []position.Span, limit int) (*p
 	return p, r.certain(ctx, p, err)
 }
 
-// again reads rows of dead letters, which members that share the group have handled before.
-func (r *rows) again(ctx context.Context, spans []position.Span) (*page, error) {
-	if r.shares != nil {
-		r.shares.again = true
-		defer func() { r.shares.again = false }()
-	}
-	return r.within(ctx, spans, len(spans))
-}
-
 // certain returns err, or errAltered if the page is doubtful and a column has become JSON, or is no longer, since the table was
 // described.
 func (r *rows) certain(ctx context.Context, p *page, err error) error {

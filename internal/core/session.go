@@ -74,7 +74,8 @@ type Session struct {
 }
 
 // NewSession connects and returns a session that is set up for waiting: autocommit, READ COMMITTED (REPEATABLE READ if the server
-// logs statements), UTC, no statement timeout, lock waits of at most 2 s, and no entries in the slow log for waits. The caller closes it. ctx bounds only the connecting.
+// logs statements), UTC, no statement timeout, lock waits of at most 2 s, and no entries in the slow log for waits. The caller
+// closes it. ctx bounds only the connecting.
 func NewSession(ctx context.Context, db *DB, options SessionOptions) (*Session, error) {
 	if options.IdleTimeout == 0 {
 		options.IdleTimeout = 30 * time.Second
