@@ -2,12 +2,10 @@ package bridge
 
 import (
 	"bufio"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
-	"net/url"
 	"os"
 	"os/exec"
 	"strconv"
@@ -39,9 +37,8 @@ const execPatience = 5 * time.Second
 const answerLine = 4096
 
 func parseExec(p *params) *Destination {
-	text, err := url.PathUnescape(cmp.Or(p.url.Opaque, p.url.Path)) // Opaque: exec:./load --table x
-	args := strings.Fields(text)
-	if err != nil || len(args) == 0 {
+	args := strings.Fields(p.path())
+	if len(args) == 0 {
 		p.note("write exec:PROGRAM, with %%20 for a space between arguments")
 	}
 	// A question mark in the command line must be escaped: the URL has no parameters.

@@ -39,7 +39,8 @@ type fileSink struct {
 }
 
 func parseFile(p *params) *Destination {
-	path := cmp.Or(p.url.Opaque, p.url.Path) // Opaque: file:orders.jsonl
+	path := p.path()
+
 	if p.url.Host != "" && p.url.Host != "localhost" {
 		p.note("write file:///path/to/file, or file:name")
 	}

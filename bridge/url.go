@@ -70,6 +70,18 @@ type params struct {
 	err   error
 }
 
+// path returns the URL's path without escapes, also that of file:orders.jsonl or exec:./load, which url.Parse keeps as it is.
+func (p *params) path() string {
+	if p.url.Opaque == "" {
+		return p.url.Path
+	}
+	path, err := url.PathUnescape(p.url.Opaque)
+	if err != nil {
+		p.note("write %%25 for a %%")
+	}
+	return path
+}
+
 func newParams(text, topic string) (*params, error) {
 	p := &params{topic: topic, shown: redact.URL(text), used: map[string]bool{}}
 	u, err := url.Parse(text)

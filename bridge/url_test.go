@@ -81,3 +81,16 @@ func TestParseForATopic(t *testing.T) {
 		require.NoError(t, err, url)
 	}
 }
+
+func TestPath(t *testing.T) {
+	mysqltest.Once(t)
+	for text, want := range map[string]string{
+		"file:a%20b.jsonl": "a b.jsonl", "file:///a%20b": "/a b", "exec:///bin/a%2520b": "/bin/a%20b", "exec:./load%20x": "./load x",
+	} {
+		p, err := newParams(text, "orders")
+		require.NoError(t, err)
+		require.Equal(t, want, p.path(), text)
+	}
+	_, err := Parse("file:100%.jsonl", "orders")
+	require.ErrorContains(t, err, "%25")
+}
