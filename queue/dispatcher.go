@@ -219,7 +219,7 @@ func (d *dispatcher) round(ctx context.Context, stopping bool) (worked bool, err
 		d.again = time.Now().Add(keyAgain)
 		return true, nil
 	}
-	d.claimsFewer(want, err)
+	d.limitNext(want, err)
 	if err != nil {
 		return false, err
 	}
@@ -270,10 +270,10 @@ func (d *dispatcher) round(ctx context.Context, stopping bool) (worked bool, err
 	return true, err
 }
 
-// claimsFewer decides how many tasks the next claim may ask for. The payloads of many tasks may take longer than a session waits
+// limitNext limits how many tasks the next claim may ask for. The payloads of many tasks may take longer than a session waits
 // for an answer: after a session that was lost during a claim the worker claims one task, and twice as many after every
 // claim that succeeds.
-func (d *dispatcher) claimsFewer(want int, err error) {
+func (d *dispatcher) limitNext(want int, err error) {
 	switch {
 	case err != nil && server.Number(err) == 0 && want > 1:
 		d.atOnce = 1

@@ -15,6 +15,7 @@ import (
 	"github.com/mqnotify/mqnotify/internal/core"
 	"github.com/mqnotify/mqnotify/internal/ident"
 	"github.com/mqnotify/mqnotify/internal/schema"
+	"github.com/mqnotify/mqnotify/internal/server"
 	"github.com/mqnotify/mqnotify/internal/wake"
 	"github.com/mqnotify/mqnotify/notify"
 )
@@ -178,15 +179,4 @@ func (b *bench) rounds(ctx context.Context, round func(kept bool) error) error {
 func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
 // rest gives woken waiters time to wait again.
-func rest(ctx context.Context) { _ = sleep(ctx, 3*time.Millisecond) } // the next statement returns the error of ctx
-
-func sleep(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-}
+func rest(ctx context.Context) { _ = server.Pause(ctx, 3*time.Millisecond) } // the next statement returns the error of ctx

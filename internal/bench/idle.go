@@ -10,6 +10,7 @@ import (
 	"github.com/cenkalti/backoff/v4"
 
 	"github.com/mqnotify/mqnotify/consumer"
+	"github.com/mqnotify/mqnotify/internal/server"
 	"github.com/mqnotify/mqnotify/producer"
 )
 
@@ -105,7 +106,7 @@ func (b *bench) wait(ctx context.Context, way *way, floors *floors, count func()
 	if _, err := publish(); err != nil { // returns when the consumer runs
 		return nil, err
 	}
-	if err := sleep(ctx, min(settling, b.Window)); err != nil { // after a row it polls more often
+	if err := server.Pause(ctx, min(settling, b.Window)); err != nil { // after a row it polls more often
 		return nil, err
 	}
 	if err := count(); err != nil {
@@ -120,7 +121,7 @@ func (b *bench) wait(ctx context.Context, way *way, floors *floors, count func()
 			return nil, err
 		}
 		// Publish at a random time between two polls.
-		if err := sleep(ctx, 3*time.Millisecond+rand.N(way.each+1)); err != nil {
+		if err := server.Pause(ctx, 3*time.Millisecond+rand.N(way.each+1)); err != nil {
 			return nil, err
 		}
 		took, err := publish()
@@ -144,7 +145,7 @@ func (b *bench) questions(ctx context.Context, part, parts int) (float64, error)
 		return 0, err
 	}
 	for i := range most {
-		if err := sleep(ctx, b.Window/most); err != nil {
+		if err := server.Pause(ctx, b.Window/most); err != nil {
 			return 0, err
 		}
 		b.Progress(b.suite, part*most+i+1, parts*most)
