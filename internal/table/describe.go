@@ -101,21 +101,13 @@ func (t *Table) describeColumns(ctx context.Context, q Queryer) error {
 	return t.describeJSON(ctx, q)
 }
 
-// describeIndexes reads the indexes, with the first of the expressions that the server knows.
+// describeIndexes reads the indexes. A comment's text is for MySQL or MariaDB from this version on: older ones have no such column.
 func (t *Table) describeIndexes(ctx context.Context, q Queryer) error {
-	var err error
-	for _, visible := range []string{"IS_VISIBLE = 'YES'" /* MySQL 8 */, "IGNORED = 'NO'" /* MariaDB 10.6 */, "1"} {
-		t.Indexes = nil
-		err = each(ctx, q, t.addIndexPart, `SELECT INDEX_NAME AS a, NON_UNIQUE AS b,
-				INDEX_TYPE IN ('BTREE', 'LSMTREE') AND `+visible+` AS c,
-				CASE WHEN SUB_PART IS NULL THEN COALESCE(COLUMN_NAME, '') ELSE '' END AS d
-			FROM information_schema.STATISTICS WHERE TABLE_SCHEMA = ? AND TABLE_NAME = ?
-			ORDER BY INDEX_NAME, SEQ_IN_INDEX`, t.Schema, t.Name)
-		if !server.Is(err, server.ErrBadField) {
-			break
-		}
-	}
-	return err
+	return each(ctx, q, t.addIndexPart, `SELECT INDEX_NAME AS a, NON_UNIQUE AS b,
+			INDEX_TYPE IN ('BTREE', 'LSMTREE') /*!80000 AND IS_VISIBLE = 'YES' */ /*M!100600 AND IGNORED = 'NO' */ AS c,
+			CASE WHEN SUB_PART IS NULL THEN COALESCE(COLUMN_NAME, '') ELSE '' END AS d
+		FROM information_schema.STATISTICS WHERE TABLE_SCHEMA = ? AND TABLE_NAME = ?
+		ORDER BY INDEX_NAME, SEQ_IN_INDEX`, t.Schema, t.Name)
 }
 
 func (t *Table) addIndexPart(rows *sql.Rows) error {

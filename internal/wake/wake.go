@@ -3,7 +3,6 @@ package wake
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -15,7 +14,6 @@ import (
 
 	"github.com/mqnotify/mqnotify/internal/core"
 	"github.com/mqnotify/mqnotify/internal/ident"
-	"github.com/mqnotify/mqnotify/internal/routines"
 	"github.com/mqnotify/mqnotify/internal/schema"
 	"github.com/mqnotify/mqnotify/internal/server"
 	"github.com/mqnotify/mqnotify/internal/table"
@@ -87,31 +85,35 @@ func (i *installer) exec(ctx context.Context, statement string, args ...any) err
 	})
 }
 
-// Install creates the wake triggers of the tables, and the routines. It keeps those that exist and are right, and replaces a trigger
-// of another account or of an older version.
-//
-// Its errors are ErrDenied, ErrBusy, ErrView, those of table.Describe, and the server's.
-func Install(ctx context.Context, db *notify.DB, o Options, tables ...string) error {
+// prepare begins, and creates the routines, which triggers of the tables call.
+func prepare(ctx context.Context, db *notify.DB, o Options, tables []string) (*installer, error) {
 	i, err := begin(ctx, db, o)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	defer i.close()
-	if err := i.routines(ctx, tables); err != nil {
-		return i.explain(err)
+	if err = i.routines(ctx, tables); err != nil {
+		err = i.explain(err)
+	} else {
+		err = i.findDefiner(ctx)
 	}
-	if err := i.findDefiner(ctx); err != nil {
-		return err
+	if err != nil {
+		i.close()
+		return nil, err
 	}
+	return i, nil
+}
+
+// triggers creates the triggers of the tables for the events.
+func (i *installer) triggers(ctx context.Context, events []string, tables ...string) error {
 	for _, name := range tables {
-		described, err := table.Describe(ctx, db.Pool(), db.Name(), name)
+		described, err := table.Describe(ctx, i.db.Pool(), i.db.Name(), name)
 		if err != nil {
 			return err
 		}
 		if described.IsView {
 			return fmt.Errorf("wake: %s: %w: name the table behind it", described, ErrView)
 		}
-		for _, event := range i.options.Events {
+		for _, event := range events {
 			if err := i.trigger(ctx, described.Name, event); err != nil {
 				return i.explain(err)
 			}
@@ -120,12 +122,30 @@ func Install(ctx context.Context, db *notify.DB, o Options, tables ...string) er
 	return nil
 }
 
+// Install creates the wake triggers of the tables, and the routines. It keeps those that exist and are right, and replaces a trigger
+// of another account or of an older version.
+//
+// Its errors are ErrDenied, ErrBusy, ErrView, those of table.Describe, and the server's.
+func Install(ctx context.Context, db *notify.DB, o Options, tables ...string) error {
+	i, err := prepare(ctx, db, o, tables)
+	if err != nil {
+		return err
+	}
+	defer i.close()
+	return i.triggers(ctx, i.options.Events, tables...)
+}
+
 // InstallAll creates the triggers of the message tables and of mqnotify's own tables. If the account may not create them, it logs
 // a warning and returns nil, because polling works without them.
 func InstallAll(ctx context.Context, db *notify.DB, log *slog.Logger, topics ...string) error {
-	err := Install(ctx, db, Options{Logger: log}, slices.Concat(topics, []string{schema.NotificationTable, schema.TaskTable})...)
+	tables := slices.Concat(topics, []string{schema.NotificationTable, schema.TaskTable})
+	i, err := prepare(ctx, db, Options{Logger: log}, tables)
 	if err == nil {
-		err = Install(ctx, db, Options{Events: []string{"update"}, Logger: log}, schema.RingTable)
+		defer i.close()
+		err = i.triggers(ctx, i.options.Events, tables...)
+	}
+	if err == nil {
+		err = i.triggers(ctx, []string{"update"}, schema.RingTable)
 	}
 	return warn(ctx, log, err)
 }
@@ -141,114 +161,6 @@ func warn(ctx context.Context, log *slog.Logger, err error) error {
 		return nil
 	}
 	return err
-}
-
-// words returns a text without its comment lines, and with single spaces, to compare it with the text that a server has stored.
-// MariaDB's client removes comments when it restores a dump.
-func words(statement string) string {
-	var text strings.Builder
-	for line := range strings.Lines(statement) {
-		if !strings.HasPrefix(strings.TrimSpace(line), "--") {
-			text.WriteString(line)
-		}
-	}
-	return strings.Join(strings.Fields(text.String()), " ")
-}
-
-// routines creates the routines that do not exist, and replaces those of another version and those of an account whose triggers on
-// the tables would fail. The account that owns the routines must own the triggers.
-func (i *installer) routines(ctx context.Context, tables []string) error {
-	made := 0
-	for _, r := range routines.All(i.db.Name()) {
-		is, err := readRoutine(ctx, i.db, r)
-		broken := ""
-		if err == nil && len(tables) > 0 {
-			broken, err = AccountProblem(ctx, i.db, is.Definer, tables[0])
-		}
-		switch {
-		case errors.Is(err, sql.ErrNoRows):
-		case err != nil:
-			return fmt.Errorf("wake: read routine %s: %w", r.Name, err)
-		case broken == "" && is.current:
-			continue
-		default:
-			if err := i.exec(ctx, "DROP PROCEDURE IF EXISTS "+ident.Quote(r.Name)); err != nil {
-				return fmt.Errorf("wake: drop routine %s: %w", r.Name, err)
-			}
-		}
-		if err := i.exec(ctx, r.Statement); err != nil && !server.Is(err, server.ErrRoutineExists) {
-			return fmt.Errorf("wake: make routine %s: %w", r.Name, err)
-		}
-		made++
-	}
-	if made > 0 {
-		i.options.Logger.InfoContext(ctx, "the procedures are ready", "made", made)
-	}
-	return nil
-}
-
-// routine is a routine that exists.
-type routine struct {
-	Text    sql.NullString `db:"text"`
-	Definer string         `db:"definer"`
-	current bool           // it is of this version, or its text is not visible because another account owns it
-}
-
-// readRoutine returns sql.ErrNoRows for a routine that does not exist, or that the account may not see.
-func readRoutine(ctx context.Context, db *notify.DB, r waiting.Routine) (is routine, err error) {
-	err = db.Pool().GetContext(ctx, &is, `SELECT ROUTINE_DEFINITION AS text, DEFINER AS definer FROM information_schema.ROUTINES
-		WHERE ROUTINE_SCHEMA = ? AND ROUTINE_NAME = ?`, db.Name(), r.Name)
-	is.current = !is.Text.Valid || strings.HasSuffix(words(r.Statement), words(is.Text.String))
-	return is, err
-}
-
-// ProcedureNames are the names of the procedures that `mqnotify init` creates.
-type ProcedureNames struct {
-	Seen     []string // the account sees these
-	Missing  []string // these do not exist, or are not visible to the account
-	Outdated []string // these are of another version
-	Broken   []string // the account that owns these does not exist: calls fail
-}
-
-// Procedures reports which procedures exist.
-func Procedures(ctx context.Context, db *notify.DB) (names ProcedureNames, err error) {
-	for _, r := range routines.All(db.Name()) {
-		is, err := readRoutine(ctx, db, r)
-		switch {
-		case errors.Is(err, sql.ErrNoRows):
-			names.Missing = append(names.Missing, r.Name)
-			continue
-		case err != nil:
-			return names, fmt.Errorf("wake: read routine %s: %w", r.Name, err)
-		}
-		names.Seen = append(names.Seen, r.Name)
-		if !is.current {
-			names.Outdated = append(names.Outdated, r.Name)
-		}
-		exists, err := accountExists(ctx, db, is.Definer)
-		if err != nil {
-			return names, err
-		}
-		if !exists {
-			names.Broken = append(names.Broken, r.Name)
-		}
-	}
-	return names, nil
-}
-
-// findDefiner finds the account that must own the triggers. It is the account of the routine, because the trial of a leader calls the
-// routine, and its result must hold for the triggers, too.
-func (i *installer) findDefiner(ctx context.Context) error {
-	var owner, own string
-	err := i.db.Pool().QueryRowContext(ctx, `SELECT DEFINER, CURRENT_USER() FROM information_schema.ROUTINES
-		WHERE ROUTINE_SCHEMA = ? AND ROUTINE_NAME = ?`, i.db.Name(), waiting.WakeRoutine).Scan(&owner, &own)
-	if err != nil {
-		return fmt.Errorf("wake: read the owner of %s: %w", waiting.WakeRoutine, err)
-	}
-	if at := strings.LastIndex(owner, "@"); owner != own && at >= 0 {
-		i.definer = ident.Quote(owner[:at]) + "@" + ident.Quote(owner[at+1:])
-	}
-	return nil
 }
 
 // trigger creates a table's trigger for an event.
@@ -343,24 +255,4 @@ func Remove(ctx context.Context, db *notify.DB, o Options, name string) (removed
 		}
 	}
 	return removed, err
-}
-
-// RemovePublic drops the procedures for programs in other languages, and returns the names of those that existed.
-func RemovePublic(ctx context.Context, db *notify.DB) (removed []string, err error) {
-	i, err := begin(ctx, db, Options{})
-	if err != nil {
-		return nil, err
-	}
-	defer i.close()
-	for _, r := range routines.Public(db.Name()) {
-		err := i.exec(ctx, "DROP PROCEDURE "+ident.Quote(r.Name))
-		switch {
-		case server.Is(err, server.ErrNoRoutine):
-		case err != nil:
-			return removed, i.explain(fmt.Errorf("wake: drop routine %s: %w", r.Name, err))
-		default:
-			removed = append(removed, r.Name)
-		}
-	}
-	return removed, nil
 }
