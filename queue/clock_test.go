@@ -29,6 +29,7 @@ func delayMain(q *Queue) error {
 // claims hold, its own or those of others.
 func TestWrongClock(t *testing.T) {
 	t.Parallel()
+	mysqltest.NotShort(t, "guard.TestClockOff")
 	for _, off := range mysqltest.Size([]time.Duration{time.Hour}, []time.Duration{time.Hour}, []time.Duration{time.Hour, -time.Hour}) {
 		program := mysqltest.ClockOff(t, off)
 		t.Run(off.String(), func(t *testing.T) {

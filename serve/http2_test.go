@@ -43,6 +43,7 @@ func TestSilentStreamOverHTTP2(t *testing.T) {
 
 // Over HTTP/2, too, a client that does not read counts as slow.
 func TestSlowClientOverHTTP2(t *testing.T) {
+	mysqltest.NotShort(t, "TestSlowClient")
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t), "orders")
 		site := startTLS(t, db, Options{Topics: []string{"orders"}, WriteTimeout: 3 * time.Second})

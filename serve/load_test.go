@@ -281,6 +281,7 @@ func TestLoad(t *testing.T) {
 // Clients that request old, large messages and do not read them leave the server within its memory. Another client gets all
 // messages.
 func TestLargeBacklog(t *testing.T) {
+	mysqltest.NotShort(t, "TestSlowClientsHoldBoundedMemory and TestPageIsBoundedInBytes")
 	if _, err := os.Stat("/proc/self/status"); err != nil {
 		t.Skip("memory is read from /proc")
 	}

@@ -20,6 +20,7 @@ import (
 // A host's clock that is wrong by an hour changes nothing in what the commands do, because only the server's clock counts.
 func TestCommandsWithAWrongClock(t *testing.T) {
 	t.Parallel()
+	mysqltest.NotShort(t, "guard.TestClockOff")
 	for _, off := range mysqltest.Size([]time.Duration{time.Hour}, []time.Duration{time.Hour}, []time.Duration{time.Hour, -time.Hour}) {
 		program := mysqltest.ProgramClockOff(t, off)
 		t.Run(off.String(), func(t *testing.T) {

@@ -19,6 +19,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 	"github.com/stretchr/testify/require"
 
+	testchild "github.com/mqnotify/mqnotify/internal/child"
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 )
 
@@ -268,21 +269,11 @@ func TestExitCodes(t *testing.T) {
 // code.
 func requireGone(tb testing.TB, pid string) {
 	tb.Helper()
-	require.Eventually(tb, func() bool { return slices.Contains([]string{"", "Z"}, state(tb, pid)) }, patience, 10*time.Millisecond)
+	require.Eventually(tb, func() bool { return slices.Contains([]string{"", "Z"}, testchild.State(pid)) }, patience, 10*time.Millisecond)
 }
 
 // requireStopped waits until the process is stopped.
 func requireStopped(tb testing.TB, pid string) {
 	tb.Helper()
-	require.Eventually(tb, func() bool { return state(tb, pid) == "T" }, patience, 10*time.Millisecond)
-}
-
-// state returns the letter that ps shows for the state of the process, or "" if there is no such process.
-func state(tb testing.TB, pid string) string {
-	tb.Helper()
-	out, err := exec.CommandContext(tb.Context(), "ps", "-o", "stat=", "-p", pid).Output()
-	if err != nil {
-		return ""
-	}
-	return string(out[:1])
+	require.Eventually(tb, func() bool { return testchild.State(pid) == "T" }, patience, 10*time.Millisecond)
 }

@@ -113,6 +113,7 @@ func (s *Server) arguments() ([]string, error) {
 		"--innodb-flush-log-at-trx-commit=2",
 		"--innodb-flush-method=nosync",
 		"--sync-binlog=0",
+		"--innodb-stats-persistent=OFF", // otherwise CREATE TABLE and DROP DATABASE take half as long again
 	)
 	if s.mariadb {
 		args = append(args,

@@ -1,6 +1,7 @@
 package mysqltest
 
 import (
+	"flag"
 	"fmt"
 	"os"
 	"runtime"
@@ -13,7 +14,8 @@ import (
 // Main runs the package's tests, stops every server that they started, and fails if a goroutine is left then. It does not
 // return. A TestMain needs no other call. The options are goleak's, for goroutines that a dependency leaves behind.
 func Main(m *testing.M, options ...goleak.Option) {
-	Parallel(perCore * runtime.NumCPU())
+	flag.Parse()
+	Parallel(perCore() * runtime.NumCPU())
 	code := m.Run()
 	if err := home.close(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -56,6 +58,6 @@ func AsProcess(variable string, main func(told string) error) {
 }
 
 // perCore is how many tests of a package run at the same time for each core, unless -parallel is given. It is more than 1
-// because most tests wait for a server or for a time. It also limits how many servers run. With a larger number the package
-// would not finish earlier, because tests that wait poll.
-const perCore = 2
+// because most tests wait for a server or for a time, and more with -short, whose tests compute least. It also limits how many
+// servers run.
+func perCore() int { return Size(4, 3, 3) }

@@ -177,6 +177,7 @@ func TestMultiplexerOffers(t *testing.T) {
 
 // A message of several packets arrives, and so does one that fills its packet to the last byte.
 func TestMultiplexerLongMessages(t *testing.T) {
+	NotShort(t, "TestMultiplexerResponses")
 	Each(t, func(t *testing.T, shared *Server) {
 		s := shared.Start(t, "--max-allowed-packet=64M")
 		cfg := s.Database(t)

@@ -23,6 +23,14 @@ func Size[T any](short, normal, long T) T {
 	}
 }
 
+// NotShort skips a test with -short. It is for tests that take long where other tests, which it names, show the same in short.
+func NotShort(tb testing.TB, others string) {
+	tb.Helper()
+	if testing.Short() && !Long() {
+		tb.Skip("takes long; in short there are " + others)
+	}
+}
+
 // Many is Size for the number of rounds, and for amounts. With -race it returns short as well, because a few rounds show a race
 // and each costs several times as much. The long form stays long.
 func Many[T any](short, normal, long T) T {

@@ -19,6 +19,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/mqnotify/mqnotify/internal/child"
 	"github.com/mqnotify/mqnotify/internal/supervisor"
 )
 
@@ -61,20 +62,10 @@ func line(tb testing.TB, r *bufio.Reader) string {
 	return strings.TrimSuffix(text, "\n")
 }
 
-// state returns ps's letter for a process, or "" if there is none.
-func state(tb testing.TB, pid string) string {
-	tb.Helper()
-	out, err := exec.CommandContext(tb.Context(), "ps", "-o", "stat=", "-p", pid).Output()
-	if err != nil {
-		return ""
-	}
-	return string(out[:1])
-}
-
 // requireGone waits until a process has ended.
 func requireGone(tb testing.TB, pid string) {
 	tb.Helper()
-	require.Eventually(tb, func() bool { return slices.Contains([]string{"", "Z"}, state(tb, pid)) }, patience, 5*time.Millisecond, "process %s", pid)
+	require.Eventually(tb, func() bool { return slices.Contains([]string{"", "Z"}, child.State(pid)) }, patience, 5*time.Millisecond, "process %s", pid)
 }
 
 // family is commands that start others, also in the ways of daemons. Each prints the process id of the one that matters.
@@ -108,7 +99,7 @@ func TestCallerKilled(t *testing.T) {
 			require.NoError(t, err)
 			require.NoError(t, caller.Start())
 			pid := line(t, bufio.NewReader(out))
-			require.NotEmpty(t, state(t, pid))
+			require.NotEmpty(t, child.State(pid))
 			require.NoError(t, caller.Process.Kill())
 			requireGone(t, pid)
 			_ = caller.Wait() // it was killed
@@ -126,7 +117,7 @@ func TestEnd(t *testing.T) {
 				pid := line(t, out)
 				end(c)
 				_ = c.Wait() // the exit code is the command's, or that of the signal
-				require.Empty(t, state(t, pid))
+				require.Empty(t, child.State(pid))
 			})
 		}
 	}
@@ -140,7 +131,7 @@ func TestEndOfAnOrphan(t *testing.T) {
 	c.End()
 	pid := line(t, out)
 	_ = c.Wait() // the exit code is the command's, or that of the signal
-	require.Empty(t, state(t, pid))
+	require.Empty(t, child.State(pid))
 }
 
 // A process that ignores SIGTERM gets SIGKILL after the patience. A stopped process is continued, so that it gets SIGTERM.
@@ -150,12 +141,12 @@ func TestPatience(t *testing.T) {
 	pid := line(t, out)
 	c.End()
 	require.Equal(t, &supervisor.ExitError{Code: 128 + int(syscall.SIGKILL)}, c.Wait())
-	require.Empty(t, state(t, pid))
+	require.Empty(t, child.State(pid))
 
 	c, out = start(t, time.Hour, `trap 'exit 7' TERM; echo $$; while :; do sleep 0.01; done`)
 	pid = line(t, out)
 	c.Signal(syscall.SIGSTOP)
-	require.Eventually(t, func() bool { return state(t, pid) == "T" }, patience, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return child.State(pid) == "T" }, patience, 5*time.Millisecond)
 	c.End()
 	require.Equal(t, &supervisor.ExitError{Code: 7}, c.Wait())
 }
@@ -170,13 +161,13 @@ func TestGroup(t *testing.T) {
 	go func() { waited <- c.Wait() }()
 	requireGone(t, pids[1])
 	for range 10 {
-		require.NotContains(t, []string{"", "Z"}, state(t, strconv.Itoa(c.Process.Pid)), "the supervisor ended before the group")
+		require.NotContains(t, []string{"", "Z"}, child.State(strconv.Itoa(c.Process.Pid)), "the supervisor ended before the group")
 	}
 	require.Empty(t, waited)
 	require.NoError(t, os.WriteFile(gate, []byte("\n"), 0o600))
 	require.Equal(t, "ended", line(t, out))
 	require.Equal(t, &supervisor.ExitError{Code: 3}, <-waited)
-	require.NotContains(t, []string{"", "Z"}, state(t, pids[0]))
+	require.NotContains(t, []string{"", "Z"}, child.State(pids[0]))
 	require.NoError(t, exec.CommandContext(t.Context(), "kill", "-9", pids[0]).Run())
 }
 
@@ -277,7 +268,7 @@ func TestKeep(t *testing.T) {
 	require.NoError(t, other.SetReadDeadline(time.Now().Add(patience)))
 	_, err = other.Read(make([]byte, 1))
 	require.ErrorIs(t, err, io.EOF)
-	require.Empty(t, state(t, pid))
+	require.Empty(t, child.State(pid))
 	require.Error(t, c.Wait())
 }
 
