@@ -12,6 +12,7 @@ import (
 
 	"github.com/mqnotify/mqnotify/capture"
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/notify"
 )
 
 // A consumer gets a change by plain SQL as a message, until the capture is removed.
@@ -116,6 +117,21 @@ func TestCapturePattern(t *testing.T) {
 		assert.Equal(t, []string{"shop_items", "shop_orders"}, mysqltest.Values[string](t, db,
 			"SELECT DISTINCT EVENT_OBJECT_TABLE FROM information_schema.TRIGGERS WHERE TRIGGER_SCHEMA = DATABASE() AND TRIGGER_NAME LIKE 'mqnotify\\_capture%' ORDER BY 1"))
 		assert.Contains(t, fail(t, exitFailed, config, "capture", "install", "none%"), "no table like")
+
+		// A backslash in a pattern takes the next character literally, in every sql_mode.
+		mysqltest.ExecAll(t, db, "CREATE TABLE shopping (id INT PRIMARY KEY)", "CREATE TABLE `shop_|` (id INT PRIMARY KEY)")
+		for _, mode := range []string{"", "NO_BACKSLASH_ESCAPES"} {
+			config.Params = map[string]string{"sql_mode": "'" + mode + "'"}
+			db, err := notify.OpenConfig(config)
+			require.NoError(t, err)
+			names, err := captureTables(t.Context(), db, `shop\_%`)
+			require.NoError(t, err)
+			assert.Equal(t, []string{"shop_items", "shop_orders", "shop_|"}, names, mode)
+			names, err = captureTables(t.Context(), db, `%|`)
+			require.NoError(t, err)
+			assert.Equal(t, []string{"shop_|"}, names, mode)
+			require.NoError(t, db.Close())
+		}
 	})
 }
 

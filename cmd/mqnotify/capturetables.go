@@ -15,9 +15,11 @@ func captureTables(ctx context.Context, db *notify.DB, pattern string) (names []
 	if !strings.Contains(pattern, "%") {
 		return []string{pattern}, nil
 	}
+	// With another escape character than the backslash the statement means the same in every sql_mode.
+	escaped := strings.NewReplacer(`\\`, `\`, `\`, "|", "|", "||").Replace(pattern)
 	var all []string
 	err = db.Pool().SelectContext(ctx, &all, `SELECT TABLE_NAME FROM information_schema.TABLES
-		WHERE TABLE_SCHEMA = ? AND TABLE_TYPE = 'BASE TABLE' AND TABLE_NAME LIKE ? ORDER BY TABLE_NAME`, db.Name(), pattern)
+		WHERE TABLE_SCHEMA = ? AND TABLE_TYPE = 'BASE TABLE' AND TABLE_NAME LIKE ? ESCAPE '|' ORDER BY TABLE_NAME`, db.Name(), escaped)
 	if err != nil {
 		return nil, fmt.Errorf("list the tables like %q: %w", pattern, err)
 	}

@@ -103,7 +103,6 @@ func Procedures(ctx context.Context, db *notify.DB) (names ProcedureNames, err e
 	if err != nil {
 		return names, err
 	}
-	accounts := make(map[string]bool) // whether they exist
 	for _, r := range routines.All(db.Name()) {
 		is, exists := existing[r.Name]
 		if !exists {
@@ -114,12 +113,11 @@ func Procedures(ctx context.Context, db *notify.DB) (names ProcedureNames, err e
 		if !is.current(r) {
 			names.Outdated = append(names.Outdated, r.Name)
 		}
-		if _, known := accounts[is.Definer]; !known {
-			if accounts[is.Definer], err = accountExists(ctx, db, is.Definer); err != nil {
-				return names, err
-			}
+		account, err := accountExists(ctx, db, is.Definer)
+		if err != nil {
+			return names, err
 		}
-		if !accounts[is.Definer] {
+		if !account {
 			names.Broken = append(names.Broken, r.Name)
 		}
 	}

@@ -85,35 +85,31 @@ func (i *installer) exec(ctx context.Context, statement string, args ...any) err
 	})
 }
 
-// prepare begins, and creates the routines, which triggers of the tables call.
-func prepare(ctx context.Context, db *notify.DB, o Options, tables []string) (*installer, error) {
+// Install creates the wake triggers of the tables, and the routines. It keeps those that exist and are right, and replaces a trigger
+// of another account or of an older version.
+//
+// Its errors are ErrDenied, ErrBusy, ErrView, those of table.Describe, and the server's.
+func Install(ctx context.Context, db *notify.DB, o Options, tables ...string) error {
 	i, err := begin(ctx, db, o)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	if err = i.routines(ctx, tables); err != nil {
-		err = i.explain(err)
-	} else {
-		err = i.findDefiner(ctx)
+	defer i.close()
+	if err := i.routines(ctx, tables); err != nil {
+		return i.explain(err)
 	}
-	if err != nil {
-		i.close()
-		return nil, err
+	if err := i.findDefiner(ctx); err != nil {
+		return err
 	}
-	return i, nil
-}
-
-// triggers creates the triggers of the tables for the events.
-func (i *installer) triggers(ctx context.Context, events []string, tables ...string) error {
 	for _, name := range tables {
-		described, err := table.Describe(ctx, i.db.Pool(), i.db.Name(), name)
+		described, err := table.Describe(ctx, db.Pool(), db.Name(), name)
 		if err != nil {
 			return err
 		}
 		if described.IsView {
 			return fmt.Errorf("wake: %s: %w: name the table behind it", described, ErrView)
 		}
-		for _, event := range events {
+		for _, event := range i.options.Events {
 			if err := i.trigger(ctx, described.Name, event); err != nil {
 				return i.explain(err)
 			}
@@ -122,30 +118,12 @@ func (i *installer) triggers(ctx context.Context, events []string, tables ...str
 	return nil
 }
 
-// Install creates the wake triggers of the tables, and the routines. It keeps those that exist and are right, and replaces a trigger
-// of another account or of an older version.
-//
-// Its errors are ErrDenied, ErrBusy, ErrView, those of table.Describe, and the server's.
-func Install(ctx context.Context, db *notify.DB, o Options, tables ...string) error {
-	i, err := prepare(ctx, db, o, tables)
-	if err != nil {
-		return err
-	}
-	defer i.close()
-	return i.triggers(ctx, i.options.Events, tables...)
-}
-
 // InstallAll creates the triggers of the message tables and of mqnotify's own tables. If the account may not create them, it logs
 // a warning and returns nil, because polling works without them.
 func InstallAll(ctx context.Context, db *notify.DB, log *slog.Logger, topics ...string) error {
-	tables := slices.Concat(topics, []string{schema.NotificationTable, schema.TaskTable})
-	i, err := prepare(ctx, db, Options{Logger: log}, tables)
+	err := Install(ctx, db, Options{Logger: log}, slices.Concat(topics, []string{schema.NotificationTable, schema.TaskTable})...)
 	if err == nil {
-		defer i.close()
-		err = i.triggers(ctx, i.options.Events, tables...)
-	}
-	if err == nil {
-		err = i.triggers(ctx, []string{"update"}, schema.RingTable)
+		err = Install(ctx, db, Options{Events: []string{"update"}, Logger: log}, schema.RingTable)
 	}
 	return warn(ctx, log, err)
 }
