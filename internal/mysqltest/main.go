@@ -1,7 +1,6 @@
 package mysqltest
 
 import (
-	"flag"
 	"fmt"
 	"os"
 	"runtime"
@@ -14,8 +13,7 @@ import (
 // Main runs the package's tests, stops every server that they started, and fails if a goroutine is left then. It does not
 // return. A TestMain needs no other call. The options are goleak's, for goroutines that a dependency leaves behind.
 func Main(m *testing.M, options ...goleak.Option) {
-	flag.Parse()
-	Parallel(perCore() * runtime.NumCPU())
+	Parallel(perCore * runtime.NumCPU())
 	code := m.Run()
 	if err := home.close(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -58,6 +56,5 @@ func AsProcess(variable string, main func(told string) error) {
 }
 
 // perCore is how many tests of a package run at the same time for each core, unless -parallel is given. It is more than 1
-// because most tests wait for a server or for a time, and more with -short, whose tests compute least. It also limits how many
-// servers run.
-func perCore() int { return Size(4, 3, 3) }
+// because most tests wait for a server or for a time. It also limits how many servers run.
+const perCore = 4
