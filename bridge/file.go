@@ -40,7 +40,6 @@ type fileSink struct {
 
 func parseFile(p *params) *Destination {
 	path := p.path()
-
 	if p.url.Host != "" && p.url.Host != "localhost" {
 		p.note("write file:///path/to/file, or file:name")
 	}

@@ -23,7 +23,7 @@ func Size[T any](short, normal, long T) T {
 	}
 }
 
-// NotShort skips a test with -short. It is for tests that take long where other tests, which it names, show the same in short.
+// NotShort skips a test with -short, because it takes long. It names the tests of the same subject that run in short.
 func NotShort(tb testing.TB, others string) {
 	tb.Helper()
 	if testing.Short() && !Long() {
