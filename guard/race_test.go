@@ -68,7 +68,7 @@ func raceMain(ctx context.Context, db *notify.DB, _ childInput) error {
 // key, half of them with connections that count found rows. Some are killed with kill -9 during
 // a race, and some lose their connections. In a race without either, one gets through.
 func TestOnceRaces(t *testing.T) {
-	races := mysqltest.Many(25, 100, 25_000) // two of the five kinds are Once
+	races := mysqltest.Many(25, 50, 25_000) // two of the five kinds are Once
 	racers := mysqltest.Many(8, 16, 16)
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)

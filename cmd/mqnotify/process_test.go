@@ -37,7 +37,7 @@ var program = sync.OnceValues(func() (string, error) {
 		return "", err
 	}
 	path := filepath.Join(folder, "mqnotify")
-	args := []string{"build", "-o", path}
+	args := []string{"build", "-o", path, "-ldflags=-s -w", "-buildvcs=false"} // links faster
 	if info, ok := debug.ReadBuildInfo(); ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"}) {
 		args = append(args, "-race")
 	}

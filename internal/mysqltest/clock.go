@@ -44,7 +44,7 @@ func clockOff(tb testing.TB, off time.Duration, build ...string) (program string
 	require.NoError(tb, err)
 	require.NoError(tb, os.WriteFile(overlay, text, 0o600))
 	program = filepath.Join(dir, "clock")
-	out, err := exec.CommandContext(tb.Context(), "go", append(build, "-overlay", overlay, "-o", program, ".")...).CombinedOutput()
+	out, err := exec.CommandContext(tb.Context(), "go", append(build, "-ldflags=-s -w", "-buildvcs=false", "-overlay", overlay, "-o", program, ".")...).CombinedOutput()
 	require.NoError(tb, err, string(out))
 	return program
 }

@@ -73,7 +73,7 @@ func TestWritersMeetNoDeadlock(t *testing.T) {
 				makeTopic(t, db, config, "orders", true)
 				random := mysqltest.Random(t)
 				_, stop := watch(t, config, 2, 0, random)
-				ctx, cancel := context.WithTimeout(t.Context(), mysqltest.Many(time.Second, 5*time.Second, 5*time.Minute))
+				ctx, cancel := context.WithTimeout(t.Context(), mysqltest.Many(500*time.Millisecond, 2*time.Second, 5*time.Minute))
 				defer cancel()
 				var writers sync.WaitGroup
 				var done [8]int
@@ -153,7 +153,7 @@ func TestKillsEndOnlyTheLeadersWait(t *testing.T) {
 		makeTopic(t, db, config, "orders", true)
 		random := mysqltest.Random(t)
 		watchers, stop := watch(t, config, 2, 0, random)
-		ctx, cancel := context.WithTimeout(t.Context(), mysqltest.Many(time.Second, 5*time.Second, 5*time.Minute))
+		ctx, cancel := context.WithTimeout(t.Context(), mysqltest.Many(500*time.Millisecond, 2*time.Second, 5*time.Minute))
 		defer cancel()
 		leader := waiting.LeaderLock(config.DBName, "orders")
 		var all sync.WaitGroup

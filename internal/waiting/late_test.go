@@ -202,7 +202,7 @@ func TestNothingIsLate(t *testing.T) {
 				random := mysqltest.Random(t)
 				watchers, stop := watch(t, config, 3, c.held, random)
 				l := &load{pause: c.pause, before: c.before, delayed: c.delayed, rollbacks: c.rollbacks}
-				writing, enough := context.WithTimeout(t.Context(), mysqltest.Many(4*time.Second, 10*time.Second, 10*time.Minute))
+				writing, enough := context.WithTimeout(t.Context(), mysqltest.Many(4*time.Second, 6*time.Second, 10*time.Minute))
 				defer enough()
 				var writers sync.WaitGroup
 				for range c.writers {
