@@ -56,7 +56,7 @@ func TestFlags(t *testing.T) {
 					eventually(t, func() bool { return set() == 0 }, "the reader leaves the flag's row")
 				}
 				do(t, db, "DROP TRIGGER "+schema.TriggerName("orders", "INSERT"))
-				p, err := producer.New(db, "orders", producer.Options{Flag: true})
+				p, err := producer.New(db, "orders", producer.Options{SetFlag: true})
 				require.NoError(t, err)
 				start := time.Now()
 				_, err = p.Publish(t.Context(), producer.Message{Payload: []byte("five")})

@@ -87,3 +87,34 @@ func TestNamesOfTests(t *testing.T) {
 	}
 	require.Greater(t, named, 100)
 }
+
+// Every test that another one names for -short, when it skips itself, exists and runs in short.
+func TestNamesOfShortTests(t *testing.T) {
+	functions, err := testFunctions()
+	require.NoError(t, err)
+	bodies := map[string]string{}
+	for folder := range functions {
+		files, err := filepath.Glob(filepath.Join(root, folder, "*_test.go"))
+		require.NoError(t, err)
+		for _, file := range files {
+			text, err := os.ReadFile(file)
+			require.NoError(t, err)
+			for body := range strings.SplitSeq(string(text), "\nfunc ") {
+				name, _, _ := strings.Cut(body, "(")
+				bodies[name] += body
+			}
+		}
+	}
+	skips := regexp.MustCompile(`NotShort\(\w+, "([^"]+)"\)`)
+	named := 0
+	for skipped, body := range bodies {
+		if match := skips.FindStringSubmatch(body); match != nil {
+			for _, name := range regexp.MustCompile(`Test\w+`).FindAllString(match[1], -1) {
+				named++
+				require.Contains(t, bodies, name, "%s names a test that does not exist", skipped)
+				require.NotRegexp(t, skips, bodies[name], "%s names %s, which -short skips too", skipped, name)
+			}
+		}
+	}
+	require.Positive(t, named)
+}

@@ -94,7 +94,7 @@ func ExampleSafeToRetry() {
 // The outbox pattern: the message is published if the transaction that stores the order
 // commits, and only then.
 func ExampleProducer_PublishTx() {
-	orders, err := producer.New(db, "orders", producer.Options{Flag: true})
+	orders, err := producer.New(db, "orders", producer.Options{SetFlag: true})
 	if err != nil {
 		log.Fatal(err)
 	}

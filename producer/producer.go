@@ -42,9 +42,9 @@ type Options struct {
 	// Mode is how Publish works. Empty, the default, publishes in the caller's goroutine, over the pool of the DB. "handshake" hands
 	// the messages to Run, which takes turns with a consumer of the same Mode; PublishTx and Transact then return an error.
 	Mode string
-	// Flag increments the topic's one-row flag (notify.Flag) after every commit and outside the transaction, for consumers that
+	// SetFlag increments the topic's one-row flag (notify.Flag) after every commit and outside the transaction, for consumers that
 	// poll it. A failure is logged: it costs latency, never a message.
-	Flag bool
+	SetFlag bool
 	// Logger gets the failures that no caller gets as an error: flags that were not set, connections that
 	// Run lost. nil means slog.Default(); slog.DiscardHandler silences it.
 	Logger *slog.Logger
@@ -63,7 +63,7 @@ type Producer struct {
 	db     *notify.DB
 	topic  string
 	into   string                          // the beginning of every INSERT
-	hint   func(ctx context.Context) error // sets the flag; nil without Options.Flag
+	hint   func(ctx context.Context) error // sets the flag; nil without Options.SetFlag
 	log    *slog.Logger
 	batch  batchLimits
 	caps   atomic.Pointer[server.Capabilities] // nil until read, and after an error that may mean another server
@@ -101,7 +101,7 @@ func New(db *notify.DB, topic string, options Options) (*Producer, error) {
 		batch: batch,
 		waker: core.NewWaker(db, topic, options.Logger),
 	}
-	if options.Flag {
+	if options.SetFlag {
 		p.hint = func(ctx context.Context) error { return notify.Flag{Topic: topic}.Set(ctx, db.Pool()) }
 	}
 	if options.Mode == modeHandshake {

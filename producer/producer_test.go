@@ -257,7 +257,7 @@ func TestNameFoldedToLowerCase(t *testing.T) {
 		config := s.Start(t, "--lower-case-table-names=1").Database(t)
 		db := open(t, config)
 		require.NoError(t, schema.Init(t.Context(), db.Pool(), "orders"))
-		_, err := newProducer(t, db, "Orders", Options{Flag: true}).Publish(t.Context(), Message{})
+		_, err := newProducer(t, db, "Orders", Options{SetFlag: true}).Publish(t.Context(), Message{})
 		require.NoError(t, err)
 		counter, err := notify.Flag{Topic: "orders"}.Read(t.Context(), db.Pool())
 		require.NoError(t, err)
@@ -273,7 +273,7 @@ func TestFlag(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := topicOn(t, s, "x")
 		log := newLogged()
-		p := newProducer(t, db, "x", Options{Flag: true, Logger: slog.New(log)})
+		p := newProducer(t, db, "x", Options{SetFlag: true, Logger: slog.New(log)})
 		for range 3 {
 			_, err := p.Publish(t.Context(), Message{}, Message{})
 			require.NoError(t, err)

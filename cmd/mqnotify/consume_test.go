@@ -193,7 +193,7 @@ func TestConsumeByFlag(t *testing.T) {
 			c := background(t, config, "consume", "orders", "--flag", form, "--format", "payload", "--limit", "2", "--log-level", "debug")
 			c.err.contains(t, "msg=reading")
 			for n := 1; n <= 2; n++ {
-				succeed(t, config, "produce", "orders", fmt.Sprint(form, n), "--flag")
+				succeed(t, config, "produce", "orders", fmt.Sprint(form, n), "--set-flag")
 				c.out.contains(t, fmt.Sprintf("%s%d\n", form, n))
 			}
 			require.Equal(t, exitDone, c.wait(t).code)

@@ -17,7 +17,7 @@ func newFlag(a *app) *cobra.Command {
 		Use:   "flag TABLE",
 		Short: "Print the counter of a table's one-row flag, and reset the flag",
 		Long: `Prints the counter of TABLE's flag: how often the flag was set since its last reset, 0 if it is
-not set. Producers set it with produce --flag. Triggers of init --trigger set it for writers that
+not set. Producers set it with produce --set-flag. Triggers of init --trigger set it for writers that
 can't be changed.
 
 --reset deletes the flag after reading it. Reset the flag before you read the table: then a row

@@ -15,7 +15,7 @@ func TestGrantsPrint(t *testing.T) {
 		"\n-- producer: mqnotify produce\n"+
 		"GRANT INSERT (headers,payload) ON `shop`.`or``ders` TO `o''app`@`10.%`;\n"+
 		"GRANT INSERT (headers,payload) ON `shop`.`invoices` TO `o''app`@`10.%`;\n"+
-		"\n-- besides, for produce --flag\n"+
+		"\n-- besides, for produce --set-flag\n"+
 		"GRANT SELECT, INSERT, UPDATE ON `shop`.`mqnotify_flag` TO `o''app`@`10.%`;\n"+
 		"\n-- all that listen or write, besides: to be woken by wake triggers, and to wake the listeners of tables without one (mqnotify\n"+
 		"-- wake). The account that made the triggers needs CONNECTION_ADMIN (MySQL) or CONNECTION ADMIN (MariaDB) to wake\n"+

@@ -22,8 +22,8 @@ func TestGrantsAreTheLeast(t *testing.T) {
 		{"producer", []string{"producer:"}, func(t *testing.T, a account) bool {
 			return a.can(t, "produce", "orders", "x") && a.can(t, "produce", "orders", "x", "y", "--mode", "handshake")
 		}},
-		{"producer with flag", []string{"producer:", "besides, for produce --flag"}, func(t *testing.T, a account) bool {
-			r := mqnotify(t, a.config, "", "produce", "orders", "x", "--flag")
+		{"producer with flag", []string{"producer:", "besides, for produce --set-flag"}, func(t *testing.T, a account) bool {
+			r := mqnotify(t, a.config, "", "produce", "orders", "x", "--set-flag")
 			return r.code == exitDone && !strings.Contains(r.err, "the flag was not set")
 		}},
 		{"tailer", []string{"tailer and"}, func(t *testing.T, a account) bool {
@@ -45,7 +45,7 @@ func TestGrantsAreTheLeast(t *testing.T) {
 				a.can(t, append(share, "--group", "b", "--attempts", "1", "--", "false")...) // makes dead letters
 		}},
 		{"consumer with flag", []string{"tailer and", "besides, for consume --flag"}, func(t *testing.T, a account) bool {
-			succeed(t, a.root, "produce", "orders", "x", "--flag")
+			succeed(t, a.root, "produce", "orders", "x", "--set-flag")
 			all := len(mysqltest.Values[string](t, a.db, "SELECT id FROM orders"))
 			r := background(t, a.config, "consume", "orders", "--flag", "row", "--from", "1", "--limit", strconv.Itoa(all+1))
 			// The consumer deletes the flag's row when it has read all messages, and then waits.
@@ -57,7 +57,7 @@ func TestGrantsAreTheLeast(t *testing.T) {
 					return len(mysqltest.Values[string](t, a.db, "SELECT counter FROM mqnotify_flag")) == 0
 				}
 			}, patience, 10*time.Millisecond)
-			succeed(t, a.root, "produce", "orders", "one more", "--flag")
+			succeed(t, a.root, "produce", "orders", "one more", "--set-flag")
 			return r.wait(t).code == exitDone
 		}},
 		{"listener", []string{"listener: mqnotify"}, func(t *testing.T, a account) bool {
@@ -72,7 +72,7 @@ func TestGrantsAreTheLeast(t *testing.T) {
 			return a.can(t, "notify", "orders", "x")
 		}},
 		{"flag", []string{"flag:"}, func(t *testing.T, a account) bool {
-			succeed(t, a.root, "produce", "orders", "x", "--flag")
+			succeed(t, a.root, "produce", "orders", "x", "--set-flag")
 			return a.can(t, "flag", "orders", "--reset")
 		}},
 		{"status", []string{"status:"}, func(t *testing.T, a account) bool {

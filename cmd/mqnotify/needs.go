@@ -31,7 +31,7 @@ const (
 var needs = []need{
 	{[]string{roleProducer}, "producer: mqnotify produce",
 		[]grant{{privileges: insertMessage}}},
-	{[]string{roleProducer}, "besides, for produce --flag",
+	{[]string{roleProducer}, "besides, for produce --set-flag",
 		[]grant{{privileges: "SELECT, INSERT, UPDATE", table: schema.FlagTable}}},
 	{[]string{roleTailer, roleConsumer}, "tailer and consumer: mqnotify tail, and consume without --group",
 		[]grant{{privileges: "SELECT"}}},

@@ -30,7 +30,7 @@ type produceOptions struct {
 	batch    int
 	mode     string
 	printIDs bool
-	flag     bool
+	setFlag  bool
 }
 
 func newProduce(a *app) *cobra.Command {
@@ -66,7 +66,7 @@ were committed before.`,
 	flags.IntVar(&o.batch, "batch", 1000, "commit at most this many lines together")
 	flags.StringVar(&o.mode, "mode", modeNotify, "notify, or handshake to alternate with one consumer")
 	flags.BoolVar(&o.printIDs, "print-ids", false, "print the id of each committed message on a line")
-	flags.BoolVar(&o.flag, "flag", false, "set the topic's one-row flag after each commit")
+	flags.BoolVar(&o.setFlag, "set-flag", false, "set the topic's one-row flag after each commit")
 	completeWith(cmd, "mode", modeNotify, modeHandshake)
 	return cmd
 }
@@ -145,7 +145,7 @@ func (a *app) publish(ctx context.Context, to *publisher, messages []producer.Me
 
 // publisher opens the producer for o.mode. The caller calls stop to close it.
 func (a *app) publisher(ctx context.Context, db *notify.DB, topic string, o produceOptions) (_ *publisher, stop func(), err error) {
-	options := producer.Options{Logger: a.log, Flag: o.flag}
+	options := producer.Options{Logger: a.log, SetFlag: o.setFlag}
 	if o.mode == modeHandshake {
 		options.Mode = modeHandshake
 	}

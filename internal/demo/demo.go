@@ -36,7 +36,8 @@ func (l Latencies) String() string {
 	if len(l) == 0 {
 		return "no message"
 	}
-	return fmt.Sprintf("%d messages, publish to handler: median %s, worst %s", len(l), milliseconds(l[len(l)/2]), milliseconds(l[len(l)-1]))
+	median := (l[(len(l)-1)/2] + l[len(l)/2]) / 2
+	return fmt.Sprintf("%d messages, publish to handler: median %s, worst %s", len(l), milliseconds(median), milliseconds(l[len(l)-1]))
 }
 
 const headerSent = "sent"
