@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/mqnotify/mqnotify/internal/server"
 	"github.com/mqnotify/mqnotify/notify"
 	"github.com/mqnotify/mqnotify/queue"
 )
@@ -103,7 +104,7 @@ func (a *app) enqueue(ctx context.Context, o enqueueOptions, name string, payloa
 			entries[i] = o.entry
 			entries[i].Payload = payload
 		}
-		longer, release := lingering(ctx, publishPatience) // the outcome of an interrupted commit is unknown
+		longer, release := server.Linger(ctx, publishPatience) // the outcome of an interrupted commit is unknown
 		defer release()
 		ids, err := q.Enqueue(longer, entries...)
 		if len(ids) == 1 && ids[0] == 0 {

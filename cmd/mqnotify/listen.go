@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/mqnotify/mqnotify/internal/server"
 	"github.com/mqnotify/mqnotify/notify"
 )
 
@@ -159,7 +160,7 @@ func oneLine(text string) string {
 
 // runForNotification runs the command to its end. A command that fails does not end listen.
 func (a *app) runForNotification(ctx context.Context, args []string, n notify.Notification) {
-	longer, release := lingering(ctx, commandPatience)
+	longer, release := server.Linger(ctx, commandPatience)
 	defer release()
 	variables := []string{"MQNOTIFY_NAME=" + n.Name, "MQNOTIFY_PAYLOAD=" + string(n.Payload)}
 	variables = slices.DeleteFunc(variables, func(v string) bool { return strings.ContainsRune(v, 0) }) // a variable can't contain a zero byte

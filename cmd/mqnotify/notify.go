@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/mqnotify/mqnotify/internal/server"
 	"github.com/mqnotify/mqnotify/notify"
 )
 
@@ -50,7 +51,7 @@ func (a *app) notify(ctx context.Context, name, payload string) error {
 		return err
 	}
 	defer closeDB(db)
-	longer, release := lingering(ctx, publishPatience) // the outcome of an interrupted commit is unknown
+	longer, release := server.Linger(ctx, publishPatience) // the outcome of an interrupted commit is unknown
 	defer release()
 	return notify.Notify(longer, db, name, payload)
 }

@@ -127,7 +127,7 @@ func (a *app) produce(ctx context.Context, o produceOptions, topic string, messa
 func (a *app) publish(ctx context.Context, to *publisher, messages []producer.Message, wasThere bool) ([]uint64, error) {
 	waits := notify.Exponential(100*time.Millisecond, 5*time.Second)
 	for {
-		longer, release := lingering(ctx, publishPatience)
+		longer, release := server.Linger(ctx, publishPatience)
 		ids, err := to.publish(longer, messages)
 		release()
 		if !wasThere || !producer.SafeToRetry(err) || !server.ConnectionLost(err) {

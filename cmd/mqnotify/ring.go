@@ -104,7 +104,7 @@ func (a *app) ringPut(ctx context.Context, name string, payloads []string) error
 	defer done()
 	words := feedWords{"an entry", "put", "entries put"}
 	return a.feed(ctx, payloads, min(size, 1000), words, func(ctx context.Context, batch [][]byte) (int, error) {
-		longer, release := lingering(ctx, publishPatience) // the outcome of an interrupted commit is unknown
+		longer, release := server.Linger(ctx, publishPatience) // the outcome of an interrupted commit is unknown
 		defer release()
 		if _, err := ring.Append(longer, batch...); err != nil {
 			return 0, err

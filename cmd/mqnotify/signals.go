@@ -44,20 +44,3 @@ func (a *app) stopOnSignals(ctx context.Context) context.Context {
 	}()
 	return ctx
 }
-
-// lingering returns a context that ends d after ctx ends, for work that must not be interrupted. The caller calls release when
-// the work is done.
-func lingering(ctx context.Context, d time.Duration) (_ context.Context, release context.CancelFunc) {
-	longer, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
-	stop := context.AfterFunc(ctx, func() {
-		select {
-		case <-time.After(d):
-			cancel(context.Cause(ctx))
-		case <-longer.Done():
-		}
-	})
-	return longer, func() {
-		stop()
-		cancel(context.Canceled)
-	}
-}

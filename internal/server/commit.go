@@ -1,0 +1,63 @@
+package server
+
+import (
+	"context"
+	"database/sql/driver"
+	"time"
+)
+
+// commitPatience is how long a COMMIT may still take when the context of its transaction has ended. It is usually enough to learn
+// whether the rows are stored.
+const commitPatience = 5 * time.Second
+
+// connection is what the driver's connections are.
+type connection interface {
+	driver.Conn
+	driver.ConnBeginTx
+	driver.ConnPrepareContext
+	driver.ExecerContext
+	driver.QueryerContext
+	driver.Pinger
+	driver.NamedValueChecker
+	driver.SessionResetter
+	driver.Validator
+}
+
+// boundedConn is a connection whose COMMITs end soon after the context of their transaction. Those of the driver have no context: they
+// wait for as long as TCP does, a quarter of an hour, if the server's host is gone.
+type boundedConn struct{ connection }
+
+func (c boundedConn) BeginTx(ctx context.Context, options driver.TxOptions) (driver.Tx, error) {
+	tx, err := c.connection.BeginTx(ctx, options)
+	if err != nil {
+		return nil, err
+	}
+	return boundedTx{tx, func() error {
+		longer, release := Linger(ctx, commitPatience)
+		defer release()
+		_, err := c.ExecContext(longer, "COMMIT", nil)
+		return err
+	}}, nil
+}
+
+type boundedTx struct {
+	driver.Tx
+	commit func() error
+}
+
+func (t boundedTx) Commit() error { return t.commit() }
+
+// Linger returns a context that ends at the time d after ctx, with the cause of ctx. The caller calls release when it no longer needs
+// the context.
+func Linger(ctx context.Context, d time.Duration) (_ context.Context, release context.CancelFunc) {
+	longer, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() {
+		if Pause(longer, d) == nil {
+			cancel(context.Cause(ctx))
+		}
+	})
+	return longer, func() {
+		stop()
+		cancel(context.Canceled)
+	}
+}

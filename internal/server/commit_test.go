@@ -1,0 +1,47 @@
+package server_test
+
+import (
+	"context"
+	"database/sql"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/internal/server"
+)
+
+// A COMMIT that gets no answer ends soon after the context of its transaction. One that is answered in time after the end of the
+// context succeeds.
+func TestCommitEndsWithItsContext(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, shared *mysqltest.Server) {
+		s := shared.Start(t)
+		connector, err := server.NewConnector(s.Database(t))
+		require.NoError(t, err)
+		db := sql.OpenDB(connector)
+		defer db.Close()
+		mysqltest.Exec(t, db, "CREATE TABLE orders (id INT PRIMARY KEY)")
+		for id, answers := range []bool{true, false} {
+			ctx, cancel := context.WithCancel(t.Context())
+			tx, err := db.BeginTx(ctx, nil)
+			require.NoError(t, err)
+			_, err = tx.ExecContext(ctx, "INSERT INTO orders VALUES (?)", id)
+			require.NoError(t, err)
+			s.Freeze()
+			ended := make(chan error, 1)
+			go func() {
+				time.AfterFunc(200*time.Millisecond, cancel) // later than the COMMIT
+				ended <- tx.Commit()
+			}()
+			if answers {
+				mysqltest.Await(t, ctx.Done(), "the end of the context")
+				s.Thaw()
+				require.NoError(t, mysqltest.Receive(t, ended))
+				continue
+			}
+			require.ErrorIs(t, mysqltest.Receive(t, ended), context.Canceled)
+			s.Thaw()
+		}
+	})
+}
