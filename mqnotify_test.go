@@ -196,6 +196,11 @@ func TestDeadLetters(t *testing.T) {
 		}](ctx, db, "rows_", "none")
 		require.ErrorIs(t, err, notify.ErrOptions)
 		require.ErrorContains(t, err, `db tag "b"`)
+		mysqltest.Exec(t, db.Core().Pool(), "ALTER TABLE rows_ ADD b INT INVISIBLE")
+		err = stopAtEnd[struct {
+			B int `db:"b"`
+		}](ctx, db, "rows_", "none")
+		require.ErrorContains(t, err, `db tag "b"`)
 
 		// Tasks.
 		require.NoError(t, mqnotify.Enqueue(ctx, db, "mail", "no JSON", `{"Customer": "Ada"}`))

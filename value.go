@@ -94,7 +94,9 @@ func (d *decoder[T]) check(ctx context.Context, db *notify.DB, topic string, col
 	}
 	if len(columns) == 0 {
 		for _, c := range t.Columns {
-			columns = append(columns, c.Name)
+			if !c.Invisible { // SELECT * leaves these out
+				columns = append(columns, c.Name)
+			}
 		}
 	}
 	for name := range d.fields {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"strconv"
 	"sync"
@@ -33,6 +34,9 @@ func originAMQP(p *params) *origin {
 	queue, prefetch := p.text("queue", ""), int(p.number("prefetch", 1, 1000))
 	if queue == "" {
 		p.note("queue=: name it")
+	}
+	if prefetch > math.MaxUint16 { // the protocol would take 65536 for no limit
+		p.note("prefetch=%d: write %d at most", prefetch, math.MaxUint16)
 	}
 	uri, err := amqp.ParseURI(d.uri)
 	if err != nil { // don't show err, whose text contains the password

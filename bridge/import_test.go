@@ -334,12 +334,13 @@ func (g given) Close() error                                     { return nil }
 func TestParseOriginRefuses(t *testing.T) {
 	mysqltest.Once(t)
 	for url, want := range map[string]string{
-		"file:///x":                    "unknown scheme",
-		"nats://me:s3cret@host":        "stream=: name it",
-		"redis://me:s3cret@host":       "stream= and group=",
-		"amqp://me:s3cret@host":        "queue=: name it",
-		"mqtt://me:s3cret@host":        "topic=: name it",
-		"mqtt://me:s3cret@host?topi=x": "topic=",
+		"file:///x":                          "unknown scheme",
+		"nats://me:s3cret@host":              "stream=: name it",
+		"redis://me:s3cret@host":             "stream= and group=",
+		"amqp://me:s3cret@host":              "queue=: name it",
+		"amqp://host?queue=a&prefetch=65536": "write 65535 at most",
+		"mqtt://me:s3cret@host":              "topic=: name it",
+		"mqtt://me:s3cret@host?topi=x":       "topic=",
 	} {
 		_, err := parseOrigin(url, "orders")
 		require.ErrorIs(t, err, notify.ErrOptions)

@@ -2,6 +2,7 @@ package consumer
 
 import (
 	"context"
+	"database/sql"
 	"maps"
 	"slices"
 	"strings"
@@ -124,11 +125,15 @@ func (m *metadataLocks) read(ctx context.Context, now []metadataLock) ([]metadat
 		defer rows.Close()
 		shown := false // the view shows this session's own lock
 		for rows.Next() {
-			var lock metadataLock
+			var thread, event sql.Null[uint64]
 			var reads bool
-			if err := rows.Scan(&lock.thread, &lock.event, &reads); err != nil {
+			if err := rows.Scan(&thread, &event, &reads); err != nil {
 				return err
 			}
+			if !thread.Valid || !event.Valid {
+				return noSourceError("a lock in performance_schema.metadata_locks has no owner (raise performance_schema_max_thread_instances)")
+			}
+			lock := metadataLock{thread: thread.V, event: event.V}
 			if shown = shown || reads; !reads && !held(now, lock) {
 				now = append(now, lock)
 			}

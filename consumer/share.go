@@ -143,8 +143,11 @@ func (l *connection) sharing(ctx context.Context, session *core.Session, t *tabl
 	if err != nil {
 		return s, err
 	}
-	l.options.Reset = false
-	return s, s.make(ctx, l.db, p, l.options.Member)
+	if err := s.make(ctx, l.db, p, l.options.Member); err != nil {
+		return s, err
+	}
+	l.options.Reset = false // only now: after a passing error, Run comes here again
+	return s, nil
 }
 
 // deserted returns nil when the group has no active member. It waits up to 5 s for members that are leaving.

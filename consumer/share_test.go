@@ -154,6 +154,26 @@ func TestShareDisagreement(t *testing.T) {
 	})
 }
 
+// A reset whose transaction fails with a passing error is not forgotten.
+func TestShareResetAgain(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openTopic(t, s)
+		insert(t, db, "orders", "1", "2")
+		var got collected
+		o := Options{Group: "g", From: "beginning", MembersShare: true, Partitions: 2}
+		first := o
+		first.StopAtEnd = true
+		require.NoError(t, run(t, db, "orders", first, got.handler()).wait(t))
+		tries, stop := mysqltest.FailWith(t, db.Pool(), "mqnotify_partition", 1205)
+		o.Reset = true
+		c := run(t, db, "orders", o, got.handler())
+		mysqltest.Eventually(t, "the reset has failed", func() bool { return tries() > 0 })
+		stop()
+		mysqltest.Eventually(t, "both messages are delivered again", func() bool { return len(got.payloads()) == 4 })
+		require.NoError(t, c.end(t))
+	})
+}
+
 // When the members of a group that had one reader share it, the group continues where it was, gaps included,
 // after that reader has ended.
 func TestShareGoesOn(t *testing.T) {

@@ -20,6 +20,8 @@ type column struct {
 	integral bool   // otherwise its values are strings of characters or bytes, or are written as strings
 	table    string // as the server writes it, which may be in another case
 	engine   string // of the table
+
+	statementLog bool // of the server: see server.Capabilities
 }
 
 // transactional refuses a table without transactions. There, work of more than one
@@ -62,12 +64,12 @@ func describeKey(ctx context.Context, q notify.Tx, database, table, key string) 
 	var c column
 	var unique bool
 	// A unique index on a prefix of the column also makes the whole column unique.
-	err = q.QueryRowContext(ctx, `SELECT TABLE_NAME, COALESCE(ENGINE, 'no engine'), EXISTS (
+	err = q.QueryRowContext(ctx, `SELECT @@log_bin AND @@binlog_format = 'STATEMENT', TABLE_NAME, COALESCE(ENGINE, 'no engine'), EXISTS (
 		SELECT 1 FROM information_schema.STATISTICS
 		WHERE TABLE_SCHEMA = ? AND TABLE_NAME = ? AND NON_UNIQUE = 0
 		GROUP BY INDEX_NAME HAVING COUNT(*) = 1 AND MAX(COLUMN_NAME) = ?)
 		FROM information_schema.TABLES WHERE TABLE_SCHEMA = ? AND TABLE_NAME = ?`,
-		database, table, key, database, table).Scan(&c.table, &c.engine, &unique)
+		database, table, key, database, table).Scan(&c.statementLog, &c.table, &c.engine, &unique)
 	if err != nil {
 		return nil, fmt.Errorf("read the keys of %s: %w", ident.Quote(table), err)
 	}

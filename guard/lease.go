@@ -91,7 +91,8 @@ func (l *lease) undo(ctx context.Context, taker string) {
 // takeLease takes a lease that is new, free or expired, in one statement. If an attempt already
 // holds the lease, because its first answer was lost, it gets the same token again.
 // The token that the caller has therefore stays valid even if one of its statements runs late.
-// expires_at is assigned last, because the other assignments read its old value.
+// expires_at is assigned last, because the other assignments read its old value. With MariaDB's SIMULTANEOUS_ASSIGNMENT it reads the
+// old taker.
 const (
 	fromNow   = "UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND"
 	free      = "expires_at IS NULL OR expires_at <= UTC_TIMESTAMP(6)"
@@ -101,7 +102,7 @@ const (
 		" token = IF(" + free + ", LAST_INSERT_ID(token + 1), token + LAST_INSERT_ID(IF(taker = ?, token, 0)) * 0)," +
 		" taken_at = IF(" + free + ", UTC_TIMESTAMP(6), taken_at)," +
 		" taker = IF(" + free + ", ?, taker)," +
-		" expires_at = IF(taker = ?, GREATEST(COALESCE(expires_at, UTC_TIMESTAMP(6)), " + fromNow + "), expires_at)"
+		" expires_at = IF(" + free + " OR taker = ?, GREATEST(COALESCE(expires_at, UTC_TIMESTAMP(6)), " + fromNow + "), expires_at)"
 )
 
 // held is the WHERE of a statement that requires that a token holds its lease.

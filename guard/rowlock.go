@@ -110,7 +110,7 @@ func (p *place) lock(ctx context.Context, db *notify.DB, wait time.Duration, f f
 			}
 			defer restore()
 		}
-		return transact(ctx, conn, func(ctx context.Context, tx *sqlx.Tx) error {
+		return transact(ctx, conn, p.key.statementLog, func(ctx context.Context, tx *sqlx.Tx) error {
 			identity, err := p.take(ctx, tx, wait < 0)
 			if err != nil {
 				return explain("lock row", p.row.text(), err)

@@ -19,9 +19,13 @@ func checkTx(tx notify.Tx) error {
 }
 
 // transact runs f in a transaction on the connection and commits it. The transaction is READ COMMITTED, so that
-// a locking read locks no gap and reads the current row.
-func transact(ctx context.Context, conn *sqlx.Conn, f func(ctx context.Context, tx *sqlx.Tx) error) error {
-	tx, err := conn.BeginTxx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+// a locking read locks no gap. A server that logs statements refuses writes in it, so there it is REPEATABLE READ.
+func transact(ctx context.Context, conn *sqlx.Conn, statementLog bool, f func(ctx context.Context, tx *sqlx.Tx) error) error {
+	level := sql.LevelReadCommitted
+	if statementLog {
+		level = sql.LevelRepeatableRead
+	}
+	tx, err := conn.BeginTxx(ctx, &sql.TxOptions{Isolation: level})
 	if err != nil {
 		return fmt.Errorf("begin: %w", err)
 	}

@@ -236,9 +236,6 @@ func (r *notificationReader) ids(ctx context.Context, level sql.IsolationLevel) 
 
 // round reads new rows, and reports whether there were any.
 func (r *notificationReader) round(ctx context.Context) (found bool, err error) {
-	if !r.read.IsZero() && time.Since(r.read) > notificationsKept {
-		r.misses()
-	}
 	if len(r.gaps) > 0 {
 		if found, err = r.late(ctx); err != nil {
 			return found, err
@@ -289,6 +286,10 @@ func (r *notificationReader) deliver(ctx context.Context, where string, args ...
 	}
 	err = r.db.Pool().SelectContext(ctx, &page, "SELECT id, name, payload, CAST(UNIX_TIMESTAMP(created_at) * 1000000 AS SIGNED) AS micros FROM "+
 		schema.NotificationTable+" WHERE "+where+" ORDER BY id LIMIT ?", append(args, notificationPage)...)
+	if err == nil && !r.read.IsZero() && time.Since(r.read) > notificationsKept { // once for an outage, when it is over
+		r.misses()
+		r.read = time.Now()
+	}
 	var ids []uint64
 	for _, row := range page {
 		ids = append(ids, row.ID)
@@ -311,8 +312,9 @@ func (r *notificationReader) prune(ctx context.Context) {
 	for range 100 {
 		var ids []uint64
 		err := r.db.Pool().SelectContext(ctx, &ids, "SELECT id FROM "+schema.NotificationTable+
-			" WHERE created_at < NOW(6) - INTERVAL ? SECOND AND id < (SELECT MAX(id) FROM "+schema.NotificationTable+") ORDER BY created_at LIMIT ?",
-			int(notificationsKept.Seconds()), notificationPage)
+			" WHERE created_at < LEAST(NOW(6) - INTERVAL ? SECOND, FROM_UNIXTIME(UNIX_TIMESTAMP() - ?))"+ // they differ when clocks have changed
+			" AND id < (SELECT MAX(id) FROM "+schema.NotificationTable+") ORDER BY created_at LIMIT ?",
+			int(notificationsKept.Seconds()), int(notificationsKept.Seconds()), notificationPage)
 		if err != nil || len(ids) == 0 {
 			return
 		}

@@ -166,6 +166,9 @@ func (b *Buffer) Append(ctx context.Context, payloads ...[]byte) (last uint64, e
 	return last, nil
 }
 
+// statementBytes limits the payloads of a statement. Escaped, they are up to twice as long, and most servers take 16 MiB.
+const statementBytes = 4 << 20
+
 func (b *Buffer) append(ctx context.Context, payloads [][]byte) (last uint64, err error) {
 	tx, err := b.db.Pool().BeginTxx(ctx, nil)
 	if err != nil {
@@ -182,16 +185,19 @@ func (b *Buffer) append(ctx context.Context, payloads [][]byte) (last uint64, er
 		return 0, optionsf("%d entries at once: append %d at most, or the last would overwrite the first of them", len(payloads), size)
 	}
 	for len(payloads) > 0 {
-		n := min(len(payloads), 500)
-		values := make([]string, n)
+		n, bytes := 0, 0
+		var values []string
 		var args []any
-		for i, payload := range payloads[:n] {
+		for n < min(len(payloads), 500) && (n == 0 || bytes+len(payloads[n]) <= statementBytes) {
+			payload := payloads[n]
 			if payload == nil {
 				payload = []byte{}
 			}
 			head++
-			values[i] = "(?, ?, ?, ?)"
+			values = append(values, "(?, ?, ?, ?)")
 			args = append(args, b.name, head%size, head, payload)
+			bytes += len(payload)
+			n++
 		}
 		_, err := tx.ExecContext(ctx, "REPLACE INTO "+schema.RingSlotTable+" (ring, slot, entry, payload) VALUES "+strings.Join(values, ", "), args...)
 		if err != nil {

@@ -1,6 +1,7 @@
 package ringbuffer
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"log/slog"
@@ -127,6 +128,20 @@ func TestShorter(t *testing.T) {
 
 // Waiting readers are woken, and each gets the entries of the writers in the
 // order of the numbers, except those that it learns it has missed.
+// Entries that fit into a packet one by one can be appended together.
+func TestAppendLargeEntries(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db, _ := database(t, s, 100)
+		entries := make([][]byte, 20)
+		for i := range entries {
+			entries[i] = bytes.Repeat([]byte("\"'"), 500_000) // escaped, all are larger than a packet of MariaDB
+		}
+		last, err := open(t, db).Append(t.Context(), entries...)
+		require.NoError(t, err)
+		require.EqualValues(t, len(entries), last)
+	})
+}
+
 func TestRingAtOnce(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		const writers, size = 4, 50

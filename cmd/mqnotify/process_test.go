@@ -218,11 +218,21 @@ func TestBrokenPipe(t *testing.T) {
 		notifier.Wait()
 		intoBrokenPipe(t, config, "produce", "other", "x", "--print-ids")
 		require.Equal(t, "x\n", succeed(t, config, "consume", "other", "--from", "1", "--stop-at-end", "--format", "payload"))
+		p := runIntoBrokenPipe(t, config, "produce", "other", "y", "z", "--batch", "1", "--print-ids")
+		require.Equal(t, exitFailed, p.code(t), "z is not published")
+		require.Contains(t, p.err.String(), "messages published: 1")
 	})
 }
 
 // intoBrokenPipe runs a command whose stdout has no reader. It must exit with 0 and print nothing.
 func intoBrokenPipe(tb testing.TB, config *mysql.Config, args ...string) {
+	tb.Helper()
+	p := runIntoBrokenPipe(tb, config, args...)
+	require.Equal(tb, exitDone, p.code(tb), "%q %s", args, p.err.String())
+	require.Empty(tb, p.err.String(), "%q", args)
+}
+
+func runIntoBrokenPipe(tb testing.TB, config *mysql.Config, args ...string) *process {
 	tb.Helper()
 	read, write, err := os.Pipe()
 	require.NoError(tb, err)
@@ -231,8 +241,7 @@ func intoBrokenPipe(tb testing.TB, config *mysql.Config, args ...string) {
 	p.Stdout, p.Stderr = write, &p.err
 	p.start(tb)
 	require.NoError(tb, write.Close())
-	require.Equal(tb, exitDone, p.code(tb), "%q %s", args, p.err.String())
-	require.Empty(tb, p.err.String(), "%q", args)
+	return p
 }
 
 // When a member of a group is killed, its standby takes over at once.

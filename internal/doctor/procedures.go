@@ -11,7 +11,7 @@ import (
 // with EXECUTE all routines, with TRIGGER all triggers.
 func (e *exam) seesAll(ctx context.Context, privilege string) (all bool, err error) {
 	err = e.get(ctx, &all, `SELECT (SELECT COUNT(*) FROM information_schema.USER_PRIVILEGES WHERE PRIVILEGE_TYPE = ? AND GRANTEE = me)
-			+ (SELECT COUNT(*) FROM information_schema.SCHEMA_PRIVILEGES WHERE PRIVILEGE_TYPE = ? AND GRANTEE = me AND DATABASE() LIKE TABLE_SCHEMA) > 0
+			+ (SELECT COUNT(*) FROM information_schema.SCHEMA_PRIVILEGES WHERE PRIVILEGE_TYPE = ? AND GRANTEE = me AND DATABASE() LIKE `+wake.GrantedSchema+`) > 0
 		FROM (SELECT CONCAT('''', SUBSTRING_INDEX(CURRENT_USER(), '@', 1), '''@''', SUBSTRING_INDEX(CURRENT_USER(), '@', -1), '''') AS me) account`,
 		privilege, privilege)
 	return all, err

@@ -31,6 +31,7 @@ const (
 	ErrUnknown                = 1105
 	ErrUnknownTable           = 1109
 	ErrTableFull              = 1114 // often a full disk
+	ErrNoThread               = 1135
 	ErrTableAccessDenied      = 1142
 	ErrColumnAccessDenied     = 1143
 	ErrNoSuchTable            = 1146
@@ -45,6 +46,7 @@ const (
 	ErrLockWaitTimeout        = 1205
 	ErrLockTableFull          = 1206
 	ErrDeadlock               = 1213
+	ErrAccountLimit           = 1226 // a limit of the account, such as MAX_USER_CONNECTIONS
 	ErrSpecificAccess         = 1227
 	ErrNotSupportedYet        = 1235
 	ErrOptionPreventsWrite    = 1290 // --read-only
@@ -58,11 +60,14 @@ const (
 	ErrBinlogNeedsSuper       = 1419 // to make a trigger while the binary log is on
 	ErrNoSuchDefiner          = 1449
 	ErrNoReferencedRow        = 1452 // a foreign key without its row
+	ErrTooManyStatements      = 1461 // max_prepared_stmt_count
 	ErrSystemDatabase         = 1465 // no trigger can be made there
 	ErrNotInsertable          = 1471 // a view that accepts no rows
+	ErrNeedsPrepare           = 1615
 	ErrReadOnlyTransaction    = 1792
 	ErrReadOnlyMode           = 1836
 	ErrConnectionKilled       = 1927 // MariaDB
+	ErrOfflineMode            = 3032
 	ErrUserLockDeadlock       = 3058
 	ErrGTIDModeOff            = 3062 // a wait for a GTID with gtid_mode=OFF
 	ErrHookFailed             = 3100 // a server that lost the others of its group
@@ -115,12 +120,12 @@ func ConnectionLost(err error) bool {
 
 // Busy reports whether err means that the server accepts no work now, and may accept it later.
 func Busy(err error) bool {
-	return Is(err, ErrTooManyConnections, ErrTooManyUserConnections, ErrNotPrepared, ErrHookFailed, ErrErrorDuringCommit,
-		ErrDiskFull, ErrTableFull, ErrLockTableFull, ErrOutOfMemory, ErrOutOfSortMemory, ErrOutOfResources)
+	return Is(err, ErrTooManyConnections, ErrTooManyUserConnections, ErrAccountLimit, ErrOfflineMode, ErrTooManyStatements, ErrNoThread,
+		ErrNotPrepared, ErrHookFailed, ErrErrorDuringCommit, ErrDiskFull, ErrTableFull, ErrLockTableFull, ErrOutOfMemory, ErrOutOfSortMemory, ErrOutOfResources)
 }
 
 // Retryable reports whether a transaction that failed with err may succeed when it is
 // run again from its start on the same connection.
 func Retryable(err error) bool {
-	return Is(err, ErrLockWaitTimeout, ErrDeadlock, ErrLockNoWait, ErrTableDefChanged, ErrCheckRead, ErrRolledBackInCommit)
+	return Is(err, ErrLockWaitTimeout, ErrDeadlock, ErrLockNoWait, ErrTableDefChanged, ErrNeedsPrepare, ErrCheckRead, ErrRolledBackInCommit)
 }

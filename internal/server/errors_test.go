@@ -19,7 +19,7 @@ import (
 
 func TestPredicates(t *testing.T) {
 	number := func(n uint16) error { return &mysql.MySQLError{Number: n} }
-	type is struct{ lost, readOnly, noPrivilege, retryable bool }
+	type is struct{ lost, readOnly, noPrivilege, retryable, busy bool }
 	for _, test := range []struct {
 		err  error
 		want is
@@ -53,6 +53,12 @@ func TestPredicates(t *testing.T) {
 		{number(ErrLockNoWait), is{retryable: true}},
 		{number(ErrTableDefChanged), is{retryable: true}},
 		{number(ErrRolledBackInCommit), is{retryable: true}},
+		{number(ErrNeedsPrepare), is{retryable: true}},
+		{number(ErrTooManyConnections), is{busy: true}},
+		{number(ErrAccountLimit), is{busy: true}},
+		{number(ErrTooManyStatements), is{busy: true}},
+		{number(ErrNoThread), is{busy: true}},
+		{number(ErrOfflineMode), is{busy: true}},
 		{number(ErrDuplicate), is{}},
 		{number(ErrAccessDenied), is{}},
 		{number(0), is{}},
@@ -61,7 +67,7 @@ func TestPredicates(t *testing.T) {
 			if test.err == nil {
 				err = nil
 			}
-			assert.Equal(t, test.want, is{ConnectionLost(err), ReadOnly(err), NoPrivilege(err), Retryable(err)}, "%v", err)
+			assert.Equal(t, test.want, is{ConnectionLost(err), ReadOnly(err), NoPrivilege(err), Retryable(err), Busy(err)}, "%v", err)
 		}
 	}
 }

@@ -137,7 +137,7 @@ func AccountProblem(ctx context.Context, db *notify.DB, account, table string) (
 	n, err := count(`SELECT
 		(SELECT COUNT(*) FROM information_schema.USER_PRIVILEGES WHERE GRANTEE = ? AND PRIVILEGE_TYPE = 'TRIGGER') +
 		(SELECT COUNT(*) FROM information_schema.SCHEMA_PRIVILEGES
-			WHERE GRANTEE = ? AND PRIVILEGE_TYPE = 'TRIGGER' AND ? LIKE TABLE_SCHEMA) +
+			WHERE GRANTEE = ? AND PRIVILEGE_TYPE = 'TRIGGER' AND ? LIKE `+GrantedSchema+`) +
 		(SELECT COUNT(*) FROM information_schema.TABLE_PRIVILEGES
 			WHERE GRANTEE = ? AND PRIVILEGE_TYPE = 'TRIGGER' AND TABLE_SCHEMA = ? AND TABLE_NAME = ?)`,
 		grantee, grantee, db.Name(), grantee, db.Name(), table)
@@ -149,3 +149,7 @@ func AccountProblem(ctx context.Context, db *notify.DB, account, table string) (
 	}
 	return "", nil
 }
+
+// GrantedSchema is what follows LIKE in a query of information_schema.SCHEMA_PRIVILEGES: the pattern of a GRANT, whose backslashes
+// escape in every sql_mode.
+const GrantedSchema = "REPLACE(REPLACE(TABLE_SCHEMA, '|', '||'), CHAR(92 USING utf8mb4), '|') ESCAPE '|'"
