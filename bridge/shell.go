@@ -184,7 +184,7 @@ func (s *shell) deadLetter(ctx context.Context, m consumer.Message, err error) (
 	}
 	s.options.Logger.ErrorContext(ctx, "the message goes to the dead letters", "topic", s.topic, "id", m.ID, "attempts", s.tries, "error", err)
 	err = deadletter.Write(ctx, s.db.Pool(), deadletter.Letter{
-		Topic: m.Topic, Group: s.options.Consumer.Group, ID: m.ID, Headers: m.Headers, Payload: m.Payload, Attempts: s.tries, Cause: err,
+		Topic: m.Topic, Group: s.options.Consumer.Group, ID: m.ID, Headers: m.Headers, Payload: m.Payload, IsRow: m.IsRow, Attempts: s.tries, Cause: err,
 	})
 	if err != nil {
 		s.tries-- // deadLetter is called again when the database is back
