@@ -273,13 +273,13 @@ func (d *dispatcher) round(ctx context.Context, stopping bool) (worked bool, err
 // limitNext limits how many tasks the next claim may ask for. The payloads of many tasks may take longer than a session waits
 // for an answer: after a session that was lost during a claim the worker claims one task, and twice as many after every
 // claim that succeeds.
-func (d *dispatcher) limitNext(want int, err error) {
+func (w *worker) limitNext(want int, err error) {
 	switch {
-	case err != nil && server.Number(err) == 0 && want > 1:
-		d.atOnce = 1
+	case err != nil && server.Number(err) == 0 && want > 0:
+		w.atOnce, w.unanswered = 1, time.Now().Add(w.options.Visibility)
 	case err == nil && want > 0:
-		if d.atOnce *= 2; d.atOnce > d.options.Batch {
-			d.atOnce = 0
+		if w.atOnce *= 2; w.atOnce > w.options.Batch {
+			w.atOnce = 0
 		}
 	}
 }
@@ -379,6 +379,9 @@ func (d *dispatcher) renew(ctx context.Context) error {
 		return nil
 	}
 	d.renewed = time.Now()
+	if err := d.giveBackLate(ctx); err != nil {
+		return err
+	}
 	tasks := d.pool.claims(false)
 	if len(tasks) == 0 {
 		return nil

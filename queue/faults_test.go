@@ -163,6 +163,30 @@ func TestAnswerLost(t *testing.T) {
 	})
 }
 
+// A worker gives back the tasks of a claim whose COMMIT ended after the worker had lost the session and had looked for such tasks.
+func TestClaimCommittedLate(t *testing.T) {
+	eachMode(t, func(t *testing.T, s *mysqltest.Server, mode string) {
+		db, _ := database(t, s)
+		q := newQueue(t, db, Options{})
+		w, err := newWorker(q, WorkerOptions{Claim: mode, Owner: "host", Visibility: 3 * time.Second})
+		require.NoError(t, err)
+		w.limitNext(1, context.DeadlineExceeded)
+		handled := make(chan Task, 2)
+		ctx, stop := context.WithCancel(t.Context())
+		result := make(chan error, 1)
+		go func() {
+			result <- w.run(ctx, func(_ context.Context, task Task) error { handled <- task; return nil })
+		}()
+		enqueue(t, q, "first")
+		mysqltest.Receive(t, handled) // the worker looked for such tasks before
+		mysqltest.Exec(t, db.Pool(), "INSERT INTO mqnotify_task (queue, state, owner, attempts, retries, payload, state_at)"+
+			" SELECT queue, 'in progress', ?, 1, 0, 'late', UTC_TIMESTAMP(6) + INTERVAL 1 DAY FROM mqnotify_task", w.options.Owner)
+		require.Equal(t, "late", string(mysqltest.Receive(t, handled).Payload))
+		stop()
+		require.NoError(t, mysqltest.Receive(t, result))
+	})
+}
+
 // slowConn receives 400 KB a second.
 type slowConn struct{ net.Conn }
 

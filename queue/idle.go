@@ -11,7 +11,7 @@ import (
 
 // mayRest reports whether there was nothing to do for long, and everything that comes next causes a hint.
 func (d *dispatcher) mayRest(ctx context.Context, now poolState) bool {
-	if now.claims > 0 || now.outcomes > 0 || now.deferred > 0 || d.alone.ID != 0 || d.ready {
+	if now.claims > 0 || now.outcomes > 0 || now.deferred > 0 || d.alone.ID != 0 || d.ready || time.Now().Before(d.unanswered) {
 		d.worked = time.Now()
 	}
 	return ctx.Err() == nil && d.empty && d.heard.Load() && time.Since(d.worked) >= waiting.Unused &&
@@ -110,7 +110,7 @@ func (d *dispatcher) pause(ctx, waits context.Context, now poolState) error {
 	if d.alone.ID != 0 {
 		earlier(d.aloneTo)
 	}
-	if now.claims > 0 {
+	if now.claims > 0 || time.Now().Before(d.unanswered) {
 		earlier(d.renewed.Add(d.options.Visibility / 3))
 	}
 	timer := time.NewTimer(max(0, time.Until(next)))

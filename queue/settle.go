@@ -216,3 +216,14 @@ func (l *store) abandoned(ctx context.Context, known []Task) (some bool, err err
 	})
 	return some, err
 }
+
+// giveBackLate gives back the tasks of claims that had no answer and were committed afterwards.
+func (d *dispatcher) giveBackLate(ctx context.Context) error {
+	if !time.Now().Before(d.unanswered) {
+		return nil
+	}
+	some, err := d.store.abandoned(ctx, d.pool.claims(true))
+	d.pool.noteUntold(some)
+	d.empty = d.empty && !some
+	return err
+}

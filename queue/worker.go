@@ -29,6 +29,9 @@ type worker struct {
 	idle    time.Duration // its session's IdleTimeout
 	answer  time.Duration // how long a packet of statements may take
 	atOnce  int           // the most tasks that the next claim asks for; 0 means no limit
+	// unanswered is until when a claim without an answer may still be committed, after the worker has looked for its tasks: a COMMIT
+	// can wait for a replica.
+	unanswered time.Time
 }
 
 // Work claims tasks and handles them until ctx ends. If the handler returns nil, the task is done. After an error, or a
