@@ -36,6 +36,8 @@ type notificationReader struct {
 	last uint64    // the largest id that was read
 	gaps []gap     // the missing ids below last, in ascending order
 	read time.Time // when the table was last read
+
+	nextLate time.Time // when the missing ids are read again
 }
 
 // gap is a range of missing ids.
@@ -218,28 +220,39 @@ func (r *notificationReader) putBack(ids []uint64) {
 	slices.SortFunc(r.gaps, func(a, b gap) int { return cmp.Compare(a.first, b.first) })
 }
 
-// ids reads which ids from the smallest missing one up to the last have a row.
-func (r *notificationReader) ids(ctx context.Context, level sql.IsolationLevel) (ids []uint64, err error) {
-	first := r.last
-	if len(r.gaps) > 0 {
-		first = r.gaps[0].first
-	}
+// fewGaps is up to how many gaps a poll asks for each by itself. More would make a long statement.
+const fewGaps = 100
 
+// ids reads which of the missing ids have a row. If there are many gaps, it also returns ids between them.
+func (r *notificationReader) ids(ctx context.Context, level sql.IsolationLevel) (ids []uint64, err error) {
+	asked := r.gaps
+	if len(asked) > fewGaps {
+		asked = []gap{{first: asked[0].first, last: r.last}}
+	}
+	if len(asked) == 0 {
+		return nil, nil
+	}
+	args := make([]any, 0, 2*len(asked))
+	for _, g := range asked {
+		args = append(args, g.first, g.last)
+	}
+	where := "id BETWEEN ? AND ?" + strings.Repeat(" OR id BETWEEN ? AND ?", len(asked)-1)
 	tx, err := r.db.Pool().BeginTxx(ctx, &sql.TxOptions{Isolation: level, ReadOnly: true})
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = tx.Rollback() }()
-	err = tx.SelectContext(ctx, &ids, "SELECT id FROM "+schema.NotificationTable+" WHERE id BETWEEN ? AND ? ORDER BY id", first, r.last)
+	err = tx.SelectContext(ctx, &ids, "SELECT id FROM "+schema.NotificationTable+" WHERE "+where+" ORDER BY id", args...)
 	return ids, err
 }
 
 // round reads new rows, and reports whether there were any.
 func (r *notificationReader) round(ctx context.Context) (found bool, err error) {
-	if len(r.gaps) > 0 {
+	if begun := time.Now(); len(r.gaps) > 0 && !begun.Before(r.nextLate) {
 		if found, err = r.late(ctx); err != nil {
 			return found, err
 		}
+		r.nextLate = time.Now().Add(10 * time.Since(begun)) // at most a tenth of the time, however many ids are missing
 	}
 	for {
 		n, err := r.deliver(ctx, "id > ?", r.last)
