@@ -76,7 +76,7 @@ func (q *Queue) Schedule(ctx context.Context, r Recurring) error {
 	if err != nil {
 		return q.error("schedule in", err)
 	}
-	next := times.Next(now)
+	next := nextDue(times, now)
 	if next.IsZero() {
 		return optionsf("Cron %q: it is never due", r.Cron)
 	}
@@ -250,7 +250,7 @@ func nextTime(expression, now string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	next := times.Next(at)
+	next := nextDue(times, at)
 	if next.IsZero() {
 		return "9999-12-31 00:00:00", nil
 	}

@@ -64,6 +64,24 @@ func TestSchedule(t *testing.T) {
 	})
 }
 
+// Where no clock changes, a schedule is due when the cron library says so.
+func TestScheduleLikeCron(t *testing.T) {
+	random := mysqltest.Random(t)
+	for _, text := range []string{
+		"* * * * *", "*/7 3-5 * * *", "0 0 1 1 *", "30 12 31 * *", "0 0 29 2 *", "0 6 13 * FRI", "15,45 * */2 * MON", "5 4 * 6-8 SUN", "@hourly", "@every 90m", "0 0 30 2 *",
+	} {
+		schedule, err := parseCron(text)
+		require.NoError(t, err)
+		for range 200 {
+			at := time.Unix(random.Int64N(3e9), random.Int64N(1e9)).UTC()
+			want := schedule.Next(at)
+			if got := nextDue(schedule, at); !want.IsZero() || !got.IsZero() {
+				require.WithinDuration(t, want, got, 0, "%s after %s", text, at)
+			}
+		}
+	}
+}
+
 // Times that a zone's clocks skip are left out, and those that they show twice occur twice.
 func TestScheduleClocksChanged(t *testing.T) {
 	for _, test := range []struct{ cron, now, next string }{
@@ -72,6 +90,11 @@ func TestScheduleClocksChanged(t *testing.T) {
 		{"CRON_TZ=Europe/Berlin 30 2 * * *", "2026-10-25 00:30:00", "2026-10-25 01:30:00"},
 		{"CRON_TZ=Europe/Berlin 30 2 * * *", "2026-10-25 01:30:00", "2026-10-26 01:30:00"},
 		{"30 2 * * *", "2026-10-25 00:30:00", "2026-10-25 02:30:00"},
+		// These clocks skip midnight.
+		{"CRON_TZ=Africa/Cairo 0 5 * * FRI", "2026-04-18 00:00:00", "2026-04-24 02:00:00"},
+		{"CRON_TZ=Africa/Cairo 0 0 * * FRI", "2026-04-18 00:00:00", "2026-04-30 21:00:00"},
+		{"CRON_TZ=America/Santiago 0 5 * * SAT", "2026-09-05 09:00:00", "2026-09-12 08:00:00"},
+		{"CRON_TZ=America/Santiago 30 1 6 9 *", "2026-01-01 00:00:00", "2026-09-06 04:30:00"},
 	} {
 		next, err := nextTime(test.cron, test.now)
 		require.NoError(t, err)
