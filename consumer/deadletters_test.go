@@ -105,9 +105,11 @@ func TestRetryOfAMessage(t *testing.T) {
 			require.Equal(t, want, ids, f.DeadFilter)
 		}
 
-		got, other := failing{}, failing{}
+		got, other, columns := failing{}, failing{}, failing{}
 		got.mended.Store(true)
 		other.mended.Store(true)
+		columns.mended.Store(true)
+		run(t, db, "orders", Options{Group: "columns", Columns: []string{"id"}, From: "beginning"}, columns.handler())
 		run(t, db, "orders", Options{Group: "bill/er"}, got.handler())
 		run(t, db, "orders", Options{Group: "mail"}, other.handler())
 		again, gone, err := lettersOf(t, db, "orders", "bill/er").RetryDead(t.Context(), DeadFilter{})
@@ -117,6 +119,9 @@ func TestRetryOfAMessage(t *testing.T) {
 		insert(t, db, "orders", "last") // when it has come, what was before it has
 		eventually(t, func() bool { return len(got.payloads()) == 3 && len(other.payloads()) == 1 }, "the messages do not come: %d", len(got.payloads()))
 		require.Equal(t, []string{"last"}, other.payloads(), "the other group gets none")
+		last := `{"id":` + fmt.Sprint(got.all[2].ID) + `}`
+		eventually(t, func() bool { return slices.Contains(columns.payloads(), last) }, "the last row does not come")
+		require.Equal(t, []string{`{"id":1}`, `{"id":2}`, last}, columns.payloads(), "nor does one that reads columns")
 		require.Equal(t, []string{huge, "small", "last"}, got.payloads())
 		require.Equal(t, map[string]string{"k": `ü"\`, retryHeader: "bill/er/1"}, got.all[0].Headers)
 		require.Equal(t, again[0], got.all[0].ID)

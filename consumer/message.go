@@ -1,8 +1,10 @@
 package consumer
 
 import (
+	"database/sql/driver"
 	"encoding/base64"
 	"encoding/json"
+	"fmt"
 	"strconv"
 	"time"
 	"unicode/utf8"
@@ -33,6 +35,8 @@ type Message struct {
 	part int
 	// retry is true for a row that is tried again after it was a dead letter. The offset counts it as done.
 	retry bool
+	// retryOf is the retryHeader of a message that is read by its columns and has no Headers.
+	retryOf string
 }
 
 const passed = -1
@@ -113,4 +117,19 @@ func parseTime(text []byte) time.Time {
 	}
 	return time.Date(year, time.Month(month), day, number(11, 13), number(14, 16), number(17, 19),
 		number(20, 26)*1000, time.UTC)
+}
+
+// toID converts a key from the driver's type.
+func toID(value driver.Value) (uint64, error) {
+	switch id := value.(type) {
+	case int64:
+		if id >= 0 {
+			return uint64(id), nil
+		}
+	case uint64:
+		return id, nil
+	case []byte:
+		return strconv.ParseUint(string(id), 10, 64)
+	}
+	return 0, fmt.Errorf("consumer: key %v is not a positive integer", value)
 }

@@ -1,6 +1,7 @@
 package consumer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -16,8 +17,8 @@ const retryHeader = "mqnotify-retry"
 
 // isFor reports whether a message is for the group.
 func (m Message) isFor(group string) bool {
-	retry, is := m.Headers[retryHeader]
-	if !is {
+	retry := cmp.Or(m.Headers[retryHeader], m.retryOf)
+	if retry == "" {
 		return true
 	}
 	at := strings.LastIndexByte(retry, '/') // the group's name may contain a slash, too

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -92,6 +91,11 @@ func newRows(session *core.Session, t *table.Table, options Options) (*rows, err
 	if len(options.Columns) == 0 {
 		r.names = names
 	}
+	further := 1 + len(columns) // the first value that belongs to no column of the message
+	if t.IsMessageTable() {
+		r.columns += ", headers"
+		further++
+	}
 	encoder, binary := table.NewEncoder(columns), make(map[string]bool)
 	for _, c := range columns {
 		binary[c.Name] = c.IsBinary()
@@ -109,7 +113,7 @@ func newRows(session *core.Session, t *table.Table, options Options) (*rows, err
 		if err != nil {
 			return Message{}, err
 		}
-		part, err := r.shares.partOf(id, values[len(row)+1:])
+		part, err := r.shares.partOf(id, values[further:])
 		if err != nil || part == passed {
 			return Message{ID: id, part: part}, err
 		}
@@ -123,7 +127,11 @@ func newRows(session *core.Session, t *table.Table, options Options) (*rows, err
 		if line, err = encoder.AppendJSON(line[:0], row); err != nil {
 			return Message{}, err
 		}
-		return Message{ID: id, Topic: t.Name, Payload: p.keep(line), IsRow: true, binary: binary, part: part}, nil
+		m := Message{ID: id, Topic: t.Name, Payload: p.keep(line), IsRow: true, binary: binary, part: part}
+		if text, ok := values[further-1].([]byte); ok && t.IsMessageTable() {
+			m.retryOf = headers(text)[retryHeader]
+		}
+		return m, nil
 	}
 	return r, nil
 }
@@ -155,21 +163,6 @@ func message(topic string, values []driver.Value, p *page, shares *shares) (Mess
 		m.Payload = []byte{}
 	}
 	return m, nil
-}
-
-// toID converts a key from the driver's type.
-func toID(value driver.Value) (uint64, error) {
-	switch id := value.(type) {
-	case int64:
-		if id >= 0 {
-			return uint64(id), nil
-		}
-	case uint64:
-		return id, nil
-	case []byte:
-		return strconv.ParseUint(string(id), 10, 64)
-	}
-	return 0, fmt.Errorf("consumer: key %v is not a positive integer", value)
 }
 
 // share adds the partition to the columns, and keeps the contents of foreign messages on the server. It does so only for message

@@ -133,6 +133,9 @@ const poolConns = 50
 // 50 connections, and callers wait for a free one until their context ends. Pool().SetMaxOpenConns changes the limit; 0 means none.
 // A program in which 50 transactions at the same time each need a second connection must raise it. Producers whose topics have no
 // wake trigger use up to four connections outside the pool.
+//
+// The Commit of a transaction that gets no answer fails 5 s after the end of the context with which the transaction began; whether it is
+// committed is then unknown.
 func (db *DB) Pool() *sqlx.DB { return db.pool }
 
 // Name returns the database's name.
