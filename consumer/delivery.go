@@ -172,7 +172,7 @@ func (d *delivery) deliver(ctx, handling context.Context, messages []Message, in
 	}
 	return d.transact(ctx, messages, inOrder, func(tx *sqlx.Tx) error {
 		buried := deadletter.Write(ctx, tx, deadletter.Letter{
-			Topic: m.Topic, Group: d.options.Group, ID: m.ID, Headers: m.Headers, Payload: m.Payload, IsRow: m.IsRow, Attempts: attempts, Cause: err,
+			Topic: m.Topic, Group: d.options.Group, ID: m.ID, Headers: m.Headers, Payload: m.Payload, IsRow: m.IsRow && !m.columns, Attempts: attempts, Cause: err,
 		})
 		if buried != nil {
 			return stateError("write dead letter", buried)

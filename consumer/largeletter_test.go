@@ -1,6 +1,7 @@
 package consumer
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -13,10 +14,13 @@ import (
 func TestLargeDeadLetters(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, shared *mysqltest.Server) {
 		db := openTopic(t, shared.Start(t, "--max-allowed-packet=4M"))
-		do(t, db, `INSERT INTO orders (payload) VALUES (REPEAT('"', 4000000))`) // escaped, it is twice as long
+		const most = 4 << 20
+		do(t, db, fmt.Sprintf(`INSERT INTO orders (payload) VALUES (REPEAT('"', %d))`, most-3000)) // escaped, it is twice as long
+		do(t, db, "CREATE TABLE texts (id INT AUTO_INCREMENT PRIMARY KEY, t LONGTEXT)")
+		do(t, db, fmt.Sprintf("INSERT INTO texts (t) VALUES (REPEAT('x', %d))", most-500)) // as JSON, it almost fills a packet
 		do(t, db, "CREATE TABLE files (id INT AUTO_INCREMENT PRIMARY KEY, b LONGBLOB)")
 		do(t, db, "INSERT INTO files (b) VALUES (REPEAT('x', 3500000))") // in base64, it is 4.7 MB
-		for topic, size := range map[string]int{"orders": 4_000_000, "files": 0} {
+		for topic, size := range map[string]int{"orders": most - 3000, "texts": 0, "files": 0} {
 			got := failing{}
 			o := Options{Group: "mail", From: "beginning", StopAtEnd: true, MaxAttempts: 1}
 			require.NoError(t, run(t, db, topic, o, got.handler()).wait(t))
@@ -28,6 +32,6 @@ func TestLargeDeadLetters(t *testing.T) {
 		got := failing{}
 		got.mended.Store(true)
 		require.NoError(t, run(t, db, "files", Options{Group: "mail", StopAtEnd: true}, got.handler()).wait(t))
-		require.Greater(t, len(got.payloads()[0]), 4<<20)
+		require.Greater(t, len(got.payloads()[0]), most)
 	})
 }

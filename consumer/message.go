@@ -35,7 +35,8 @@ type Message struct {
 	part int
 	// retry is true for a row that is tried again after it was a dead letter. The offset counts it as done.
 	retry bool
-	// retryOf is the retryHeader of a message that is read by its columns and has no Headers.
+	// columns is true for a row of a message table that is read by its columns. It has no Headers; retryOf is its retryHeader.
+	columns bool
 	retryOf string
 }
 

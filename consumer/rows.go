@@ -91,8 +91,9 @@ func newRows(session *core.Session, t *table.Table, options Options) (*rows, err
 	if len(options.Columns) == 0 {
 		r.names = names
 	}
-	further := 1 + len(columns) // the first value that belongs to no column of the message
-	if t.IsMessageTable() {
+	further := 1 + len(columns)                          // the first value that belongs to no column of the message
+	retries := t.IsMessageTable() && options.Group != "" // some messages may be for another group
+	if retries {
 		r.columns += ", headers"
 		further++
 	}
@@ -128,7 +129,8 @@ func newRows(session *core.Session, t *table.Table, options Options) (*rows, err
 			return Message{}, err
 		}
 		m := Message{ID: id, Topic: t.Name, Payload: p.keep(line), IsRow: true, binary: binary, part: part}
-		if text, ok := values[further-1].([]byte); ok && t.IsMessageTable() {
+		m.columns = t.IsMessageTable()
+		if text, ok := values[further-1].([]byte); ok && retries {
 			m.retryOf = headers(text)[retryHeader]
 		}
 		return m, nil

@@ -91,7 +91,7 @@ func (p *Producer) commit(ctx context.Context, conn *sql.Conn, rows []row, packe
 		rollback(ctx, conn)
 		return nil, false, err
 	}
-	// A statement and not sql.Tx.Commit, which ignores ctx.
+	// A statement and not sql.Tx.Commit, which waits for 5 s after the end of ctx.
 	if _, err := conn.ExecContext(ctx, "COMMIT"); err != nil {
 		rollback(ctx, conn)
 		return nil, false, p.doubt(fmt.Errorf("commit: %w", err))

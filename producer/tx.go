@@ -56,7 +56,7 @@ func (p *Producer) publishTx(ctx context.Context, tx notify.Tx, messages []Messa
 // run more than once, and its effects outside the transaction must tolerate that. f must return such errors, wrapped or not, and
 // must neither commit nor roll back.
 //
-// notify.ErrUnknown means that the connection was lost during the commit. The commit ignores ctx; the DSN's readTimeout bounds it.
+// notify.ErrUnknown means that the connection was lost during the commit, or that it had no answer 5 s after the end of ctx.
 func (p *Producer) Transact(ctx context.Context, f func(ctx context.Context, tx *sqlx.Tx) error) error {
 	if p.handshake != nil {
 		return p.explain(errTurns)

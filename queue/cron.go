@@ -7,8 +7,8 @@ import (
 )
 
 // nextDue returns the first time after a time at which a schedule is due, or zero if there is none within five years. The library's own
-// Next leaves out days that begin at 01:00, as clocks do in Cairo and Santiago, or goes on to the day after them. It is asked only for
-// the times of one day.
+// Next misses days that begin at 01:00, as in Cairo and Santiago when clocks go forward: it steps over them to the next day. Here it is
+// asked only for the times of one day.
 func nextDue(schedule cron.Schedule, after time.Time) time.Time {
 	spec, is := schedule.(*cron.SpecSchedule)
 	if !is {

@@ -304,6 +304,9 @@ func (d *dispatcher) takeAlone(ctx context.Context) error {
 		t.Attempt++
 		d.pool.take([]Task{t}, started, d.options.Visibility)
 	}
+	if err != nil {
+		d.limitNext(1, err)
+	}
 	return err
 }
 

@@ -171,6 +171,8 @@ func TestClaimCommittedLate(t *testing.T) {
 		w, err := newWorker(q, WorkerOptions{Claim: mode, Owner: "host", Visibility: 3 * time.Second})
 		require.NoError(t, err)
 		w.limitNext(1, context.DeadlineExceeded)
+		require.True(t, time.Now().Before(w.unanswered))
+		w.unanswered = time.Now().Add(time.Hour) // for a slow machine
 		handled := make(chan Task, 2)
 		ctx, stop := context.WithCancel(t.Context())
 		result := make(chan error, 1)

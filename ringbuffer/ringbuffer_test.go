@@ -126,15 +126,13 @@ func TestShorter(t *testing.T) {
 	})
 }
 
-// Waiting readers are woken, and each gets the entries of the writers in the
-// order of the numbers, except those that it learns it has missed.
 // Entries that fit into a packet one by one can be appended together.
 func TestAppendLargeEntries(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, _ := database(t, s, 100)
 		entries := make([][]byte, 20)
 		for i := range entries {
-			entries[i] = bytes.Repeat([]byte("\"'"), 500_000) // escaped, all are larger than a packet of MariaDB
+			entries[i] = bytes.Repeat([]byte("\"'"), 500_000) // escaped, all together are larger than a packet of MariaDB
 		}
 		last, err := open(t, db).Append(t.Context(), entries...)
 		require.NoError(t, err)
@@ -142,6 +140,8 @@ func TestAppendLargeEntries(t *testing.T) {
 	})
 }
 
+// Waiting readers are woken, and each gets the entries of the writers in the
+// order of the numbers, except those that it learns it has missed.
 func TestRingAtOnce(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		const writers, size = 4, 50

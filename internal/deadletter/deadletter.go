@@ -26,24 +26,24 @@ type Letter struct {
 	Cause        error
 }
 
-// large is the size in bytes from which Write sends a payload apart from its statement, unescaped, and asks what the server takes.
+// large is the size in bytes from which Write prepares the statement, so that the payload is sent as it is and not escaped, and asks what
+// the server takes.
 const large = 1 << 20
 
-// Write writes a dead letter. Without its payload if that is a row's and the server does not take so many bytes. It replaces an existing one of the same message, so that a message that is handled again after a crash
-// or a reset has one dead letter. It returns the server's errors.
+// Write writes a dead letter, without the payload if that is the JSON of a row and larger than a packet of the server. It replaces an
+// existing one of the same message, so that a message that is handled again after a crash or a reset has one dead letter. It returns the
+// server's errors.
 func Write(ctx context.Context, db notify.Tx, l Letter) error {
 	var headers any
+	var headerBytes int
 	if l.Headers != nil {
 		text, err := header.Marshal(l.Headers)
 		if err != nil {
 			return fmt.Errorf("write its headers: %w", err)
 		}
-		headers = string(text)
+		headers, headerBytes = string(text), len(text)
 	}
-	reason := strings.ToValidUTF8(l.Cause.Error(), string(utf8.RuneError))
-	if len(reason) > MaxError {
-		reason = strings.ToValidUTF8(reason[:MaxError], "")
-	}
+	reason := cut(strings.ToValidUTF8(l.Cause.Error(), string(utf8.RuneError)), MaxError)
 	const insert = "INSERT INTO " + schema.DeadLetterTable +
 		" (topic, group_name, message_id, headers, payload, attempts, error) VALUES (?, ?, ?, ?, ?, ?, ?)" +
 		" ON DUPLICATE KEY UPDATE headers = VALUES(headers), payload = VALUES(payload), attempts = VALUES(attempts)," +
@@ -52,16 +52,17 @@ func Write(ctx context.Context, db notify.Tx, l Letter) error {
 		_, err := db.ExecContext(ctx, insert, l.Topic, l.Group, l.ID, headers, l.Payload, l.Attempts, reason)
 		return err
 	}
-	if l.IsRow {
-		var most int
-		if err := db.QueryRowContext(ctx, "SELECT @@max_allowed_packet").Scan(&most); err != nil {
-			return err
-		}
-		if len(l.Payload) > most {
-			reason += fmt.Sprintf(" (the row's JSON is not stored: it has %d bytes, and the server takes %d, see max_allowed_packet)", len(l.Payload), most)
-			l.Payload = []byte{}
-		}
+	var most int
+	if err := db.QueryRowContext(ctx, "SELECT @@max_allowed_packet").Scan(&most); err != nil {
+		return err
 	}
+	room := most - headerBytes - len(l.Payload) - other
+	if room < len(reason) && l.IsRow {
+		note := fmt.Sprintf(" (the row's JSON is not stored: it has %d bytes, and the server takes %d, see max_allowed_packet)", len(l.Payload), most)
+		reason, room = cut(reason, MaxError-len(note))+note, most
+		l.Payload = []byte{}
+	}
+	reason = cut(reason, room)
 	stmt, err := db.PrepareContext(ctx, insert)
 	if err != nil {
 		return err
@@ -69,4 +70,15 @@ func Write(ctx context.Context, db notify.Tx, l Letter) error {
 	defer func() { _ = stmt.Close() }()
 	_, err = stmt.ExecContext(ctx, l.Topic, l.Group, l.ID, headers, l.Payload, l.Attempts, reason)
 	return err
+}
+
+// other is more than the bytes of a packet besides the headers, the payload and the error.
+const other = 2048
+
+// cut shortens a text to a number of bytes.
+func cut(text string, most int) string {
+	if len(text) <= most {
+		return text
+	}
+	return strings.ToValidUTF8(text[:max(0, most)], "")
 }

@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"database/sql/driver"
+	"fmt"
 	"time"
 )
 
@@ -10,7 +11,7 @@ import (
 // whether the rows are stored.
 const commitPatience = 5 * time.Second
 
-// connection is what the driver's connections are.
+// connection has the interfaces of the driver's connections that database/sql uses.
 type connection interface {
 	driver.Conn
 	driver.ConnBeginTx
@@ -36,6 +37,10 @@ func (c boundedConn) BeginTx(ctx context.Context, options driver.TxOptions) (dri
 		longer, release := Linger(ctx, commitPatience)
 		defer release()
 		_, err := c.ExecContext(longer, "COMMIT", nil)
+		if err != nil && longer.Err() != nil {
+			_ = c.Close() // perhaps nothing was sent, and the pool must not keep a connection with an open transaction
+			err = fmt.Errorf("%w: %w", context.Cause(longer), err)
+		}
 		return err
 	}}, nil
 }
