@@ -32,21 +32,29 @@ func TestMessagesComeWithTheWake(t *testing.T) {
 			}
 		}}, got.handler())
 		var payloads []string
-		send := func() {
+		insert := func(db mysqltest.Database) {
 			t.Helper()
 			payloads = append(payloads, fmt.Sprint("message ", len(payloads)))
-			mysqltest.Exec(t, db.Pool(), `INSERT INTO orders (payload, headers) VALUES (?, '{"k": "ü"}')`, payloads[len(payloads)-1])
+			mysqltest.Exec(t, db, `INSERT INTO orders (payload, headers) VALUES (?, '{"k": "ü"}')`, payloads[len(payloads)-1])
+		}
+		for range 2 {
+			insert(db.Pool())
 			got.waitFor(t, payloads...)
 		}
-		send()
-		send()
 		mysqltest.Window(t, time.Second) // the listener leads by then
-		// The commit wait is a prepared statement, too. On a loaded machine a poll is often faster, and then the reader reads the row.
+		// The commit wait is a prepared statement, too. Each commit follows it, because on a loaded machine it would otherwise come too late,
+		// and then the reader reads the row.
 		mysqltest.Eventually(t, "the reader asks for few of five messages", func() bool {
 			read, timedOut := commands.Prepared(), timeouts.Load()
 			const n = 5
 			for range n {
-				send()
+				tx, err := db.Pool().BeginTxx(t.Context(), nil)
+				require.NoError(t, err)
+				before := commands.Prepared()
+				insert(tx)
+				mysqltest.Eventually(t, "the commit is waited for", func() bool { return commands.Prepared() > before })
+				require.NoError(t, tx.Commit())
+				got.waitFor(t, payloads...)
 			}
 			return int64(commands.Prepared()-read)-(timeouts.Load()-timedOut) < n*3/2
 		})
