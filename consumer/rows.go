@@ -91,8 +91,8 @@ func newRows(session *core.Session, t *table.Table, options Options) (*rows, err
 	if len(options.Columns) == 0 {
 		r.names = names
 	}
-	further := 1 + len(columns)                          // the first value that belongs to no column of the message
-	retries := t.IsMessageTable() && options.Group != "" // some messages may be for another group
+	// further is the index of the first value that belongs to no column of the message. Some messages may be for another group.
+	further, retries := 1+len(columns), t.IsMessageTable() && options.Group != ""
 	if retries {
 		r.columns += ", headers"
 		further++

@@ -272,7 +272,7 @@ func (d *dispatcher) round(ctx context.Context, stopping bool) (worked bool, err
 
 // limitNext limits how many tasks the next claim may ask for. The payloads of many tasks may take longer than a session waits
 // for an answer: after a session that was lost during a claim the worker claims one task, and twice as many after every
-// claim that succeeds.
+// claim that succeeds. It also notes that the lost claim may still be committed.
 func (w *worker) limitNext(want int, err error) {
 	switch {
 	case err != nil && server.Number(err) == 0 && want > 0:

@@ -278,7 +278,7 @@ func (b *Buffer) Read(ctx context.Context, after uint64, limit int) ([]Entry, er
 }
 
 // read reads the existing entries, in one statement and so in one snapshot. The entries of a buffer are always those from the oldest
-// to the newest, without a gap. A snapshot may show a hole all the same: under load MariaDB was seen to show a later transaction and not
+// to the newest, without a gap. A snapshot may still show a hole: under load MariaDB was seen to show a later transaction and not
 // the one before it (TestRingProcesses). Then read returns only the entries before the hole, and hole is true.
 func (b *Buffer) read(ctx context.Context, after uint64, limit int, begun bool) (entries []Entry, hole bool, err error) {
 	rows, err := b.db.Pool().QueryContext(ctx, "SELECT r.head, r.size, s.entry, CAST(UNIX_TIMESTAMP(s.written_at) * 1000000 AS SIGNED), s.payload FROM "+

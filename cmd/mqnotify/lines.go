@@ -55,7 +55,7 @@ func (a *app) feed(ctx context.Context, payloads []string, most int, words feedW
 		}
 		switch {
 		case err == nil:
-		case ignoreBrokenPipe(err) == nil: // nobody reads the ids: that is right if nothing is left to store
+		case ignoreBrokenPipe(err) == nil: // nobody reads the ids, which is no failure if nothing is left to store
 			if rest, failed := next(ctx, 1); failed == nil && len(rest) == 0 || ctx.Err() != nil {
 				return nil
 			}

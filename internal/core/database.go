@@ -91,8 +91,8 @@ func OpenConfig(config *mysql.Config) (*DB, error) {
 	return db, nil
 }
 
-// Beside opens the database of db again, with a pool of its own, for statements that must not wait for a connection of db: all of
-// these may be in transactions that wait for such a statement. The caller closes it.
+// Beside opens the database of db again, with a pool of its own, for statements that must not wait for a connection of db: every one of
+// these may be in a transaction that waits for such a statement. The caller closes it.
 func Beside(db *DB) (*DB, error) { return OpenConfig(db.config) }
 
 // setSession adds session variables that every connection sets, whatever the server's globals and its init_connect say. The

@@ -51,18 +51,3 @@ type boundedTx struct {
 }
 
 func (t boundedTx) Commit() error { return t.commit() }
-
-// Linger returns a context that ends at the time d after ctx, with the cause of ctx. The caller calls release when it no longer needs
-// the context.
-func Linger(ctx context.Context, d time.Duration) (_ context.Context, release context.CancelFunc) {
-	longer, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
-	stop := context.AfterFunc(ctx, func() {
-		if Pause(longer, d) == nil {
-			cancel(context.Cause(ctx))
-		}
-	})
-	return longer, func() {
-		stop()
-		cancel(context.Canceled)
-	}
-}
