@@ -23,8 +23,11 @@ const (
 	phases = 256
 )
 
-// Prefix returns the prefix of the names of all locks of a database's gates.
-func Prefix(database string) string { return lockname.Make(maxPrefix, "wait", database) }
+// Prefix returns the prefix of the names of all locks of a database's gates. Like [Gate], it ignores the case of letters. Two databases
+// whose names differ in that alone share their gates.
+func Prefix(database string) string {
+	return lockname.Make(maxPrefix, "wait", strings.ToLower(database))
+}
 
 // Gate returns the number of a table's gate. Routines in the database compute the same number:
 //
