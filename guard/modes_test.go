@@ -32,14 +32,18 @@ func TestLeaseWithSimultaneousAssignment(t *testing.T) {
 	})
 }
 
-// LockRow can write on a server that logs statements, which refuses writes in READ COMMITTED.
-func TestLockRowWithStatementLog(t *testing.T) {
+// LockRow and TwoStep can write on a server that logs statements, which refuses writes in READ COMMITTED.
+func TestRowLocksWithStatementLog(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, shared *mysqltest.Server) {
 		db, _ := openAccounts(t, shared.Start(t, "--log-bin", "--server-id=1", "--binlog-format=STATEMENT"))
-		require.NoError(t, guard.LockRow(t.Context(), db, account(1), patience, func(ctx context.Context, tx *sqlx.Tx) error {
-			_, err := tx.ExecContext(ctx, "UPDATE `acc``ounts` SET balance = 7 WHERE id = 1")
+		add := func(ctx context.Context, tx *sqlx.Tx) error {
+			_, err := tx.ExecContext(ctx, "UPDATE `acc``ounts` SET balance = balance + 7 WHERE id = 1")
 			return err
-		}))
+		}
+		require.NoError(t, guard.LockRow(t.Context(), db, account(1), patience, add))
 		require.Equal(t, 7, balance(t, db, 1))
+		call := func(context.Context) error { return nil }
+		require.NoError(t, guard.TwoStep{Begin: add, Call: call, Finish: add}.Do(t.Context(), db, account(1)))
+		require.Equal(t, 21, balance(t, db, 1))
 	})
 }
