@@ -281,7 +281,8 @@ func (l *connection) read(ctx, handling context.Context, rows *rows, stored ledg
 	}
 	l.began, l.reading = true, true
 
-	handling, release := l.handlerContext(ctx, handling)
+	// handling ends when the group's lock is lost. The handler has StopTimeout to finish the current messages.
+	handling, release := server.LingerIn(handling, ctx, l.options.StopTimeout)
 	defer release()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -341,23 +342,4 @@ func (l *connection) waiter(ctx context.Context, rows *rows) (core.Waiter, error
 	caps := session.Capabilities()
 	name := core.HandshakeName(core.Folded(caps, l.db.Name()), core.Folded(caps, rows.table.Name))
 	return core.NewHandshake(session, name, head, l.options.Poll()), nil
-}
-
-// handlerContext returns the handler's context. It ends with handling, which the loss of the group's lock ends, and StopTimeout
-// after ctx, so that the handler can finish the current messages.
-func (l *connection) handlerContext(ctx, handling context.Context) (context.Context, context.CancelFunc) {
-	handling, cancel := context.WithCancelCause(handling)
-	stop := context.AfterFunc(ctx, func() {
-		late := time.NewTimer(l.options.StopTimeout)
-		defer late.Stop()
-		select {
-		case <-late.C:
-			cancel(context.Cause(ctx))
-		case <-handling.Done():
-		}
-	})
-	return handling, func() {
-		stop()
-		cancel(context.Canceled)
-	}
 }

@@ -65,8 +65,10 @@ func (s *simple) try(ctx context.Context, taker string) (Held, error) {
 	var token uint64
 	var ours bool
 	err := again(ctx, func() (err error) {
-		ctx, cancel := outlive(ctx, undoing)
-		defer cancel()
+		// The server does not stop a statement because its client is gone, and might take the lock after the client's attempt to
+		// release it. The lock would then have no holder. So the statement has time to end.
+		ctx, release := server.Linger(ctx, undoing)
+		defer release()
 		token, ours, err = s.take(ctx, s.db, s.name, taker)
 		return err
 	})
@@ -85,18 +87,6 @@ func (s *simple) try(ctx context.Context, taker string) (Held, error) {
 		return &heldSimple{grip: newGrip(s.name, token), mutex: s, taker: taker}, nil
 	}
 	return nil, explain("lock", s.name, err)
-}
-
-// outlive returns a context that ends d after ctx. A statement that takes a lock needs it. The server does not stop a statement
-// because its client is gone, and might take the lock after the client's attempt to release it; the lock would then have no holder.
-func outlive(ctx context.Context, d time.Duration) (longer context.Context, cancel func()) {
-	longer, end := context.WithCancelCause(context.WithoutCancel(ctx))
-	stop := context.AfterFunc(ctx, func() {
-		if server.Pause(longer, d) == nil {
-			end(context.Cause(ctx))
-		}
-	})
-	return longer, func() { stop(); end(nil) }
 }
 
 func (s *simple) await(ctx context.Context) (Held, error) {

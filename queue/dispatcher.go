@@ -11,7 +11,6 @@ import (
 	"github.com/cenkalti/backoff/v4"
 
 	"github.com/mqnotify/mqnotify/internal/core"
-	"github.com/mqnotify/mqnotify/internal/schema"
 	"github.com/mqnotify/mqnotify/internal/server"
 )
 
@@ -59,6 +58,7 @@ type dispatcher struct {
 	patience time.Duration // how long it waits; doubles whenever the wait was too short
 	renewed  time.Time     // when claims were last renewed; zero before the first time, so that a session begins with a renewal
 	lapsing  bool          // there are cancelled tasks whose claims may lapse
+	left     bool          // the worker stops, and has woken others
 
 	// Growing waits while another session has rows locked, for a moment or for the length of a transaction: contended
 	// if no task can be claimed though one is ready, blocked if a task that is due can't be made ready.
@@ -139,27 +139,12 @@ func (d *dispatcher) step(ctx context.Context) (worked bool, err error) {
 	}
 	d.woken = false
 	worked, err = d.round(ctx, stopping)
-	if err == nil && stopping {
-		d.wakeOthers(ctx)
+	if err == nil && stopping && (worked || !d.left) {
+		d.left = true
+		d.queue.changed() // others may take the tasks that are given back, and learn when those fall due that failed here
 	}
 	return worked, err
 }
-
-// wakeOthers wakes other workers for tasks that this one gives back. Otherwise they find the tasks by polling. Failure must not
-// prevent shutdown.
-func (d *dispatcher) wakeOthers(ctx context.Context) {
-	if !d.pool.takeUntold() {
-		return
-	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), hintPatience)
-	defer cancel()
-	if err := d.queue.db.Wake(ctx, schema.TaskTable); err != nil {
-		d.log.WarnContext(ctx, "other workers were not woken: they find the tasks that this one gives back by polling", "error", err)
-	}
-}
-
-// hintPatience is how long a worker that stops waits for a call that wakes others.
-const hintPatience = 5 * time.Second
 
 // coalesce waits for quick handlers, because one transaction for all their outcomes costs about as much as one
 // for the first of them.
@@ -225,7 +210,6 @@ func (d *dispatcher) round(ctx context.Context, stopping bool) (worked bool, err
 	}
 	d.pool.take(claimed, started, d.options.Visibility)
 	d.pool.wrote(outcomes)
-	d.pool.noteUntold(d.store.ordered && stopping && len(outcomes) > 0) // another worker must claim the next task
 	if slices.ContainsFunc(outcomes, func(o outcome) bool { return o.kind == wasCancelled }) {
 		d.queue.changed() // the tasks may be ready now, and their unique keys are free
 		d.empty = false

@@ -41,7 +41,6 @@ type pool struct {
 	running  int
 	alone    *held // the claim on a task that is handled alone, until its handler ends
 	quick    bool  // the last handler returned almost at once
-	untold   bool  // other workers must be woken for tasks that only this one knows of
 	most     int   // the number of handlers
 	closed   bool
 	work     *sync.Cond
@@ -273,7 +272,6 @@ func (h *pool) wrote(outcomes []outcome) {
 	}
 	for _, o := range outcomes {
 		h.forget(o.held)
-		h.untold = h.untold || o.kind == wasFailed || o.kind == wasReleased
 	}
 }
 
@@ -296,21 +294,6 @@ func (h *pool) bringBack() {
 	defer h.mu.Unlock()
 	h.outcomes = append(h.outcomes, h.deferred...)
 	h.deferred = nil
-}
-
-// noteUntold records whether there are tasks, or due times, that only this worker knows of: it must then wake
-// the other workers when it stops. takeUntold reports whether it must, and clears the record.
-func (h *pool) noteUntold(some bool) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.untold = h.untold || some
-}
-
-func (h *pool) takeUntold() (was bool) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	was, h.untold = h.untold, false
-	return was
 }
 
 // claims returns the claims that the worker knows of, with or without the lost ones. A

@@ -223,7 +223,9 @@ func (d *dispatcher) giveBackLate(ctx context.Context) error {
 		return nil
 	}
 	some, err := d.store.abandoned(ctx, d.pool.claims(true))
-	d.pool.noteUntold(some)
-	d.empty = d.empty && !some
+	if some {
+		d.queue.changed()
+		d.empty = false
+	}
 	return err
 }

@@ -94,11 +94,11 @@ func (w *worker) run(ctx context.Context, handler handler) error {
 	}
 	pool := newPool(w.options.Concurrency, handler, w.options.Backoff)
 	pool.dropped = w.tooLate
-	working, stop := w.linger(ctx)
-	defer stop(context.Canceled)
+	working, stop := server.Linger(ctx, w.options.StopTimeout)
+	defer stop()
 	pool.start(working)
 	defer pool.close()
-	defer stop(context.Canceled) // before close: outcomes of handlers can no longer be stored
+	defer stop() // before close: outcomes of handlers can no longer be stored
 	waits := notify.Exponential(50*time.Millisecond, 5*time.Second)
 	reached := false
 	for {
@@ -155,24 +155,6 @@ func permanent(err error) bool {
 	return server.Number(err) != 0 && !transient
 }
 
-// linger returns the handlers' context, which ends StopTimeout after ctx.
-func (w *worker) linger(ctx context.Context) (context.Context, context.CancelCauseFunc) {
-	working, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
-	stop := context.AfterFunc(ctx, func() {
-		late := time.NewTimer(w.options.StopTimeout)
-		defer late.Stop()
-		select {
-		case <-late.C:
-			cancel(context.Cause(ctx))
-		case <-working.Done():
-		}
-	})
-	return working, func(cause error) {
-		stop()
-		cancel(cause)
-	}
-}
-
 // connect works over one session. worked reports whether it began to claim tasks. A nil error means that ctx has ended and
 // all outcomes are stored.
 func (w *worker) connect(ctx context.Context, pool *pool) (worked bool, err error) {
@@ -211,7 +193,9 @@ func (w *worker) connect(ctx context.Context, pool *pool) (worked bool, err erro
 	if err != nil {
 		return false, err
 	}
-	pool.noteUntold(some)
+	if some {
+		w.queue.changed()
+	}
 	waiter := core.NewAuto(w.queue.db, polled(w.queue.name, ordered), core.AutoOptions{Logger: w.log})
 	defer func() { _ = waiter.Close() }()
 	cancelled := core.NewAuto(w.queue.db, cancels(w.queue.name), core.AutoOptions{Logger: slog.New(slog.DiscardHandler)}) // the other one logs

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/jmoiron/sqlx"
+
+	"github.com/mqnotify/mqnotify/internal/server"
 )
 
 const (
@@ -20,76 +22,44 @@ const (
 	sharedLockIdle = 45 * time.Second
 )
 
+// sharing has the shared sessions of a DB.
+type sharing struct {
+	mu      sync.Mutex
+	readers [sharedSessions]shared
+	locks   [1]shared
+}
+
 // shared is a session that several callers use.
 type shared struct {
-	options SessionOptions
 	opening chan struct{} // capacity 1: the caller that fills it may open the session
-
-	mu      sync.Mutex
 	users   int
 	session *Session
 }
 
-func newShared(options SessionOptions) *shared {
-	return &shared{options: options, opening: make(chan struct{}, 1)}
-}
-
-// sharing has the shared sessions of a DB.
-type sharing struct {
-	mu      sync.Mutex
-	readers [sharedSessions]*shared
-	locks   *shared
-}
-
-// reader returns the session that has the fewest users, and counts the caller as a user.
-func (s *sharing) reader() *shared {
+// join returns the session that has the fewest users, and counts the caller as a user.
+func (s *sharing) join(sessions []shared) *shared {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var least *shared
-	fewest := 0
-	for i, r := range s.readers {
-		if r == nil {
-			r = newShared(SessionOptions{IdleTimeout: sharedIdle})
-			s.readers[i] = r
-		}
-		if users := r.count(); least == nil || users < fewest {
-			least, fewest = r, users
+	least := &sessions[0]
+	for i := range sessions {
+		if sessions[i].users < least.users {
+			least = &sessions[i]
 		}
 	}
-	least.join()
+	if least.opening == nil {
+		least.opening = make(chan struct{}, 1)
+	}
+	least.users++
 	return least
 }
 
-// locker returns the session of SharedLock, and counts the caller as a user.
-func (s *sharing) locker() *shared {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.locks == nil {
-		s.locks = newShared(SessionOptions{IdleTimeout: sharedLockIdle})
-	}
-	s.locks.join()
-	return s.locks
-}
-
-func (s *shared) count() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.users
-}
-
-func (s *shared) join() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.users++
-}
-
 // leave removes a user. After the last one it closes the session.
-func (s *shared) leave() {
+func (s *sharing) leave(of *shared) {
 	s.mu.Lock()
-	s.users--
+	of.users--
 	var last *Session
-	if s.users == 0 {
-		last, s.session = s.session, nil
+	if of.users == 0 {
+		last, of.session = of.session, nil
 	}
 	s.mu.Unlock()
 	if last != nil {
@@ -98,15 +68,15 @@ func (s *shared) leave() {
 }
 
 // open returns the session, and opens it if there is none or if it was lost. The caller must be a user.
-func (s *shared) open(ctx context.Context, db *DB) (*Session, error) {
+func (s *sharing) open(ctx context.Context, db *DB, of *shared, idle time.Duration) (*Session, error) {
 	select {
-	case s.opening <- struct{}{}:
+	case of.opening <- struct{}{}:
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
-	defer func() { <-s.opening }()
+	defer func() { <-of.opening }()
 	s.mu.Lock()
-	session := s.session
+	session := of.session
 	s.mu.Unlock()
 	if session != nil && session.Err() == nil {
 		return session, nil
@@ -114,13 +84,13 @@ func (s *shared) open(ctx context.Context, db *DB) (*Session, error) {
 	if session != nil {
 		_ = session.Close()
 	}
-	session, err := NewSession(ctx, db, s.options)
+	session, err := NewSession(ctx, db, SessionOptions{IdleTimeout: idle})
 	if err != nil {
 		return nil, err
 	}
 	session.shared = true
 	s.mu.Lock()
-	s.session = session
+	of.session = session
 	s.mu.Unlock()
 	return session, nil
 }
@@ -130,21 +100,22 @@ func (s *shared) open(ctx context.Context, db *DB) (*Session, error) {
 // release once when it no longer needs the session. The last release closes the session. After a loss every caller gets the
 // session's error, and calls SharedSession again.
 func SharedSession(ctx context.Context, db *DB) (session *Session, release func(), err error) {
-	reader := db.sharing.reader()
-	session, err = reader.open(ctx, db)
+	reader := db.sharing.join(db.sharing.readers[:])
+	leave := sync.OnceFunc(func() { db.sharing.leave(reader) })
+	session, err = db.sharing.open(ctx, db, reader, sharedIdle)
 	if err != nil {
-		reader.leave()
+		leave()
 		return nil, nil, err
 	}
-	return session, sync.OnceFunc(reader.leave), nil
+	return session, leave, nil
 }
 
 // SharedLock takes the advisory lock of the name without a wait, on a session that holds the locks of all its callers.
 // ErrNotAcquired means that a session holds the lock, perhaps this one. The caller calls release once, which releases
 // the lock. If the session is lost, so are the locks of all callers.
 func SharedLock(ctx context.Context, db *DB, name string) (lock *Lock, release func() error, err error) {
-	locker := db.sharing.locker()
-	session, err := locker.open(ctx, db)
+	locker := db.sharing.join(db.sharing.locks[:])
+	session, err := db.sharing.open(ctx, db, locker, sharedLockIdle)
 	if err == nil {
 		// The end of ctx during the statement would lose the locks of all callers. The statement is bounded.
 		lock, err = session.TryLock(context.WithoutCancel(ctx), name)
@@ -153,11 +124,11 @@ func SharedLock(ctx context.Context, db *DB, name string) (lock *Lock, release f
 		err = ErrNotAcquired
 	}
 	if err != nil {
-		locker.leave()
+		db.sharing.leave(locker)
 		return nil, nil, err
 	}
 	return lock, sync.OnceValue(func() error {
-		defer locker.leave()
+		defer db.sharing.leave(locker)
 		err := lock.Release(ctx)
 		if errors.Is(err, ErrLockLost) {
 			return nil
@@ -175,17 +146,8 @@ func (s *Session) Ask(ctx context.Context, f func(ctx context.Context, conn *sql
 		if !s.shared {
 			return f(ctx, conn)
 		}
-		over, ended := context.WithCancel(context.Background())
-		defer ended()
-		defer context.AfterFunc(ctx, func() {
-			late := time.NewTimer(answer)
-			defer late.Stop()
-			select {
-			case <-late.C:
-				s.fail(context.Cause(ctx))
-			case <-over.Done():
-			}
-		})()
-		return s.Within(context.WithoutCancel(ctx), sharedLimit, func(ctx context.Context) error { return f(ctx, conn) })
+		longer, release := server.Linger(ctx, answer)
+		defer release()
+		return s.Within(longer, sharedLimit, func(ctx context.Context) error { return f(ctx, conn) })
 	})
 }

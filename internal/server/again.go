@@ -48,7 +48,12 @@ func Pause(ctx context.Context, d time.Duration) error {
 // Linger returns a context that ends at the time d after ctx, with the cause of ctx. The caller calls release when it no longer needs
 // the context.
 func Linger(ctx context.Context, d time.Duration) (_ context.Context, release context.CancelFunc) {
-	longer, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	return LingerIn(context.WithoutCancel(ctx), ctx, d)
+}
+
+// LingerIn is [Linger] for a context that also ends with parent.
+func LingerIn(parent, ctx context.Context, d time.Duration) (_ context.Context, release context.CancelFunc) {
+	longer, cancel := context.WithCancelCause(parent)
 	stop := context.AfterFunc(ctx, func() {
 		if Pause(longer, d) == nil {
 			cancel(context.Cause(ctx))
