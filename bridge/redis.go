@@ -169,11 +169,15 @@ func (s *redisSink) pipeline(ctx context.Context, messages []consumer.Message) p
 
 // run sends a pipeline and checks the answers. It returns how many messages the stream has.
 func (s *redisSink) run(ctx context.Context, p pipeline) (int, error) {
-	if _, err := p.Exec(ctx); err == nil {
+	_, failed := p.Exec(ctx)
+	if failed == nil {
 		return len(p.messages), nil
 	}
 	if s.closed.Load() {
 		return 0, notify.ErrClosed
+	}
+	if !slices.ContainsFunc(p.added, func(c *redis.StringCmd) bool { return c.Err() != nil }) {
+		return 0, redisError("connect", failed) // no command was sent: the server refuses the connection
 	}
 	for i, m := range p.messages {
 		err := p.added[i].Err()

@@ -116,11 +116,13 @@ func TestStopWakesOthers(t *testing.T) {
 				mysqltest.Await(t, begun, "the first task")
 				var got collected
 				idleWorker(t, db, config, WorkerOptions{}, got.handle)
+				stopped := time.Now()
 				w.stop()
 				got.waitFor(t, c.stop...)
 				ends()
 				require.NoError(t, w.wait(t))
 				got.waitFor(t, c.ends...)
+				require.Less(t, time.Since(stopped), 30*time.Second, "by a wake, not by the poll of the waiter every minute")
 			})
 		}
 	})
