@@ -86,6 +86,9 @@ func TestAutoOnAReadOnlyServer(t *testing.T) {
 		a := openAuto(t, db)
 		assert.Contains(t, a.awaitMode(t, mode), "do not reach")
 		a.wakes(t, db)
+		mysqltest.Exec(t, db.Pool(), "SET GLOBAL read_only = 0")
+		a.awaitMode(t, "trigger")
+		a.wakes(t, db)
 	})
 }
 

@@ -21,6 +21,9 @@ func LeaderLock(database, table string) string { return namesOf(database, Gate(t
 
 func (l *Listener) Table() string { return l.topic.Table }
 
+// ErrDenied is the reason if the triggers can't wake a session.
+var ErrDenied = errDenied
+
 // Parting is how long a closed session may continue.
 const Parting = parting
 
@@ -36,4 +39,9 @@ func PingAfterItsLimit(ctx context.Context, config *mysql.Config) error {
 	}
 	_ = s.socket.SetDeadline(time.Unix(1, 0))
 	return s.ping()
+}
+
+// PhaseLock returns the name of a phase of the leader of a table's gate.
+func PhaseLock(database, table string, leader uint64, phase int) string {
+	return namesOf(database, Gate(table)).phase(leader, phase)
 }

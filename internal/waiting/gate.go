@@ -209,7 +209,7 @@ func (g *gate) find(s *session) (leader uint64, phase int, until string, err err
 		return 0, -1, "", err
 	}
 	if before.Valid && before.V == leader {
-		phase--
+		phase = (phase + phases - 1) % phases
 	}
 	return leader, phase, until, nil
 }
@@ -269,7 +269,7 @@ func (g *gate) wait(s *session, phase int) error {
 	var one, two, pinned sql.NullInt64
 	err := s.ask(g.process.leaderWait+answer,
 		"SELECT "+take+", "+take+", CASE GET_LOCK(?, 0) WHEN 1 THEN GET_LOCK(?, ?) WHEN 0 THEN -1 END",
-		[]any{first, first, second, second, g.names.wake(), g.process.pin, int(g.process.leaderWait.Seconds())},
+		[]any{first, first, second, second, g.names.wake(), *g.process.pin.Load(), int(g.process.leaderWait.Seconds())},
 		&one, &two, &pinned)
 	switch {
 	case interrupted(err):
@@ -291,11 +291,15 @@ func (g *gate) trial(ctx context.Context, s *session) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
+	// Connect first, because the session waits only for a short time for the KILL that this connection asks for.
+	if err := g.process.helper.with(ctx, (*session).ping); err != nil {
+		return err
+	}
 	result := make(chan error, 1)
 	go func() {
 		var tested, waited sql.NullInt64
 		err := s.ask(onTrial+answer, "SELECT GET_LOCK(?, 0), GET_LOCK(?, ?)",
-			[]any{g.names.test(), g.process.pin, int(onTrial.Seconds())}, &tested, &waited)
+			[]any{g.names.test(), *g.process.pin.Load(), int(onTrial.Seconds())}, &tested, &waited)
 		switch {
 		case interrupted(err):
 			err = nil

@@ -2,9 +2,11 @@ package waiting
 
 import (
 	"context"
+	"crypto/rand"
 	"database/sql"
 	"errors"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -182,18 +184,18 @@ func (p *poller) work(ctx context.Context) (err error) {
 	}
 }
 
-// takePin takes the lock that the leaders wait for. A leader that found it free may hold it for a moment.
+// takePin takes a lock of a new name, for which the leaders wait from now on. The old one may be held until the server ends a
+// connection that has vanished.
 func (p *poller) takePin() error {
+	pin := Prefix(p.process.config.DBName) + ":pin:" + strings.ToLower(rand.Text()[:10])
 	var got sql.NullInt64
-	if err := p.dirty.ask(answer, "SELECT GET_LOCK(?, 2)", []any{p.process.pin}, &got); err != nil {
+	if err := p.dirty.ask(answer, "SELECT GET_LOCK(?, 0)", []any{pin}, &got); err != nil {
 		return err
 	}
 	if got.Int64 != 1 {
-		return errPinLost
+		return errForeignLock
 	}
-	select {
-	case <-p.process.pinned:
-	default:
+	if p.process.pin.Swap(&pin) == nil {
 		close(p.process.pinned)
 	}
 	return nil
@@ -206,9 +208,7 @@ func (p *poller) tell() {
 		_, known := p.triggers[t.Table]
 		switch place, why := t.gate.place.Load(), t.gate.why.Load(); {
 		case !known:
-		case p.dirty.caps.WritersElsewhere():
-			t.tell(false, errElsewhere)
-		case place == nil && why != nil && errors.Is(*why, errShared):
+		case place == nil && why != nil && (errors.Is(*why, errElsewhere) || errors.Is(*why, errShared)):
 			t.tell(false, *why)
 		case !p.hinted(t):
 			t.tell(false, ErrNoTrigger)

@@ -3,12 +3,10 @@ package waiting
 import (
 	"cmp"
 	"context"
-	"crypto/rand"
 	"database/sql"
 	"errors"
 	"log/slog"
 	"reflect"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -100,8 +98,8 @@ type process struct {
 	cancel  []context.CancelFunc // of the poller and the gates
 	waiters sync.WaitGroup       // the poller and the gates
 
-	// pin is the lock that the process's leaders wait for and never get, because the poller's session holds it.
-	pin    string
+	// pin is the name of the lock that the process's leaders wait for and never get, because the poller's session holds it.
+	pin    atomic.Pointer[string]
 	pinned chan struct{} // closed when the poller holds it for the first time
 
 	hints     [allGates]atomic.Bool
@@ -138,7 +136,7 @@ func (w *Waiting) leave(t *topic) {
 func newProcess(config *mysql.Config, log *slog.Logger, leaderWait time.Duration) *process {
 	p := &process{config: config, log: log, leaderWait: leaderWait, news: make(chan struct{}, 1),
 		lacking: make(chan struct{}, 1), helper: newHelper(config),
-		pin: Prefix(config.DBName) + ":pin:" + strings.ToLower(rand.Text()[:10]), pinned: make(chan struct{})}
+		pinned: make(chan struct{})}
 	p.poller = newPoller(p)
 	p.start(p.poller.run)
 	p.start(p.follow)

@@ -1,0 +1,93 @@
+package waiting_test
+
+import (
+	"context"
+	"database/sql"
+	"log/slog"
+	"net"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/internal/waiting"
+)
+
+// A process joins a leader whose phases have the last and the first number.
+func TestFollowerAtTheLastPhase(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config := s.Database(t)
+		db := open(t, config)
+		makeTopic(t, db, config, "orders", true)
+		w := waiting.New(config, mysqltest.Logger(t, slog.LevelDebug))
+		w.SetLeaderWait(10 * time.Minute) // it moves on by wakes alone
+		first := w.Listen(topicOf("orders"))
+		defer func() { require.NoError(t, first.Close()) }()
+		require.NoError(t, first.Ready(t.Context()))
+		leader := mysqltest.Value[uint64](t, db, "SELECT IS_USED_LOCK(?)", waiting.LeaderLock(config.DBName, "orders"))
+		holds := func(phase int) bool {
+			holder := mysqltest.Value[sql.Null[uint64]](t, db, "SELECT IS_USED_LOCK(?)", waiting.PhaseLock(config.DBName, "orders", leader, phase))
+			return holder.Valid && holder.V == leader
+		}
+		for wakes := 0; !holds(255) || !holds(0); wakes++ {
+			require.Less(t, wakes, 10_000)
+			mysqltest.Exec(t, db, "CALL mqnotify_wake('orders')")
+			mysqltest.Window(t, 5*time.Millisecond) // until it has moved on
+		}
+		require.NoError(t, listen(t, config, "orders").Ready(t.Context()))
+		require.True(t, holds(255) && holds(0), "the leader has moved on")
+	})
+}
+
+// Connections that vanish, of which the server learns nothing, delay a process no longer than its own statements take.
+func TestVanishedConnections(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config := s.Database(t)
+		db := open(t, config)
+		makeTopic(t, db, config, "orders", true)
+		makeTopic(t, db, config, "other", true)
+		proxy := s.Proxy(t)
+		var vanished atomic.Bool
+		through := config.Clone()
+		through.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
+			if !vanished.Load() {
+				address = proxy.Addr()
+			}
+			return new(net.Dialer).DialContext(ctx, network, address)
+		}
+		w := waiting.New(through, mysqltest.Logger(t, slog.LevelDebug))
+		w.SetLeaderWait(2 * time.Second)
+		l := w.Listen(topicOf("orders"))
+		defer func() { require.NoError(t, l.Close()) }()
+		require.NoError(t, l.Ready(t.Context()))
+		vanished.Store(true)
+		proxy.Freeze()
+		mysqltest.Exec(t, db, "INSERT INTO orders (payload) VALUES ('x')")
+		other := w.Listen(topicOf("other")) // the poller sends a statement
+		defer func() { require.NoError(t, other.Close()) }()
+		mysqltest.Eventually(t, "the row is found", func() bool {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			head, err := l.Head(ctx)
+			return err == nil && head.V == 1
+		})
+	})
+}
+
+// A process on a slow network can lead: that its first connections take long is not taken for a missing privilege.
+func TestSlowNetwork(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config := s.Database(t)
+		makeTopic(t, open(t, config), config, "orders", true)
+		proxy := s.Proxy(t)
+		proxy.Latency(250 * time.Millisecond)
+		l := listen(t, proxy.Config(config), "orders")
+		mysqltest.Eventually(t, "the process leads", func() bool {
+			err := l.Ready(t.Context())
+			require.NotErrorIs(t, err, waiting.ErrDenied)
+			return err == nil
+		})
+	})
+}
