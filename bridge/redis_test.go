@@ -64,6 +64,26 @@ func TestRedisMaxLen(t *testing.T) {
 	require.Len(t, once(after), len(after))
 }
 
+// If the server refuses a new connection, because it has another password, no message counts as sent.
+func TestRedisRefusesTheNextConnection(t *testing.T) {
+	mysqltest.Once(t)
+	b := brokertest.Redis(t)
+	to := target{url: func(string) string { return b.URL("stream=s") }}
+	sink, all := to.open(t, "t"), messages("t", 1, 3)
+	n, err := sink.Send(t.Context(), all[:1])
+	require.NoError(t, err)
+	require.Equal(t, 1, n)
+	client := openRedis(t, b)
+	require.NoError(t, client.ACLSetUser(t.Context(), brokertest.User, "resetpass", ">another").Err())
+	require.NoError(t, client.ClientKillByFilter(t.Context(), "TYPE", "normal", "SKIPME", "yes").Err())
+	n, err = sink.Send(t.Context(), all[1:])
+	require.ErrorAs(t, err, new(*PermanentError))
+	require.Zero(t, n)
+	entries, err := client.XLen(t.Context(), "s").Result()
+	require.NoError(t, err)
+	require.EqualValues(t, 1, entries)
+}
+
 // A trimmed message counts as sent only if the stream has entries of this topic and of this table. It does not in a stream of
 // another topic, or for a table that was emptied since.
 func TestRedisMaxLenOfOthers(t *testing.T) {

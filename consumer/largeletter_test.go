@@ -13,13 +13,13 @@ import (
 // the JSON: a retry reads the row again.
 func TestLargeDeadLetters(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, shared *mysqltest.Server) {
-		db := openTopic(t, shared.Start(t, "--max-allowed-packet=4M"))
-		const most = 4 << 20
+		db := openTopic(t, shared.Start(t, "--max-allowed-packet=1M"))
+		const most = 1 << 20
 		do(t, db, fmt.Sprintf(`INSERT INTO orders (payload) VALUES (REPEAT('"', %d))`, most-3000)) // escaped, it is twice as long
 		do(t, db, "CREATE TABLE texts (id INT AUTO_INCREMENT PRIMARY KEY, t LONGTEXT)")
 		do(t, db, fmt.Sprintf("INSERT INTO texts (t) VALUES (REPEAT('x', %d))", most-500)) // as JSON, it almost fills a packet
 		do(t, db, "CREATE TABLE files (id INT AUTO_INCREMENT PRIMARY KEY, b LONGBLOB)")
-		do(t, db, "INSERT INTO files (b) VALUES (REPEAT('x', 3500000))") // in base64, it is 4.7 MB
+		do(t, db, "INSERT INTO files (b) VALUES (REPEAT('x', 900000))") // in base64, it is 1.2 MB
 		for topic, size := range map[string]int{"orders": most - 3000, "texts": 0, "files": 0} {
 			got := failing{}
 			o := Options{Group: "mail", From: "beginning", StopAtEnd: true, MaxAttempts: 1}

@@ -255,12 +255,21 @@ func (h *pool) state(batch int) poolState {
 	return s
 }
 
-// pending returns the outcomes to store next; wrote removes them. Their number is bounded, because more outcomes with
-// long errors might not fit into a packet.
+// errorsAtOnce bounds the error texts of the outcomes that are stored together, in bytes. Escaped, and with their statements, they fit
+// into a packet of 1 MiB, which is the least that servers take unless they are told otherwise.
+const errorsAtOnce = 256 << 10
+
+// pending returns the outcomes to store next; wrote removes them. Their number and their size are bounded, because more might not fit
+// into a packet.
 func (h *pool) pending() []outcome {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return slices.Clone(h.outcomes[:min(len(h.outcomes), rowsAtOnce)])
+	n, size := 0, 0
+	for n < min(len(h.outcomes), rowsAtOnce) && size < errorsAtOnce {
+		size += len(h.outcomes[n].text)
+		n++
+	}
+	return slices.Clone(h.outcomes[:n])
 }
 
 func (h *pool) wrote(outcomes []outcome) {

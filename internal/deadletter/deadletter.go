@@ -26,10 +26,6 @@ type Letter struct {
 	Cause        error
 }
 
-// large is the size in bytes from which Write prepares the statement, so that the payload is sent as it is and not escaped, and asks what
-// the server takes.
-const large = 1 << 20
-
 // Write writes a dead letter, without the payload if that is the JSON of a row and larger than a packet of the server. It replaces an
 // existing one of the same message, so that a message that is handled again after a crash or a reset has one dead letter. It returns the
 // server's errors.
@@ -48,10 +44,6 @@ func Write(ctx context.Context, db notify.Tx, l Letter) error {
 		" (topic, group_name, message_id, headers, payload, attempts, error) VALUES (?, ?, ?, ?, ?, ?, ?)" +
 		" ON DUPLICATE KEY UPDATE headers = VALUES(headers), payload = VALUES(payload), attempts = VALUES(attempts)," +
 		" error = VALUES(error), failed_at = CURRENT_TIMESTAMP(6)"
-	if len(l.Payload) < large {
-		_, err := db.ExecContext(ctx, insert, l.Topic, l.Group, l.ID, headers, l.Payload, l.Attempts, reason)
-		return err
-	}
 	var most int
 	if err := db.QueryRowContext(ctx, "SELECT @@max_allowed_packet").Scan(&most); err != nil {
 		return err
@@ -63,7 +55,7 @@ func Write(ctx context.Context, db notify.Tx, l Letter) error {
 		l.Payload = []byte{}
 	}
 	reason = cut(reason, room)
-	stmt, err := db.PrepareContext(ctx, insert)
+	stmt, err := db.PrepareContext(ctx, insert) // the payload is sent as it is; escaped it might not fit into a packet
 	if err != nil {
 		return err
 	}
