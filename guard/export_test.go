@@ -1,6 +1,9 @@
 package guard
 
-import "context"
+import (
+	"context"
+	"time"
+)
 
 // Abandon ends a lease's renewals without a release, as the death of its process does.
 func Abandon(h Held) {
@@ -23,3 +26,6 @@ func TakeAs(ctx context.Context, m *Mutex, attempt string) (uint64, error) {
 
 // Retried is how many statements and transactions of this process were repeated.
 func Retried() uint64 { return retried.Load() }
+
+// SetUndoing changes how long a statement that takes a lock may continue after its context has ended. Call it before any test.
+func SetUndoing(d time.Duration) { undoing = d }
