@@ -3,6 +3,7 @@ package wake
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -151,27 +152,71 @@ func (i *installer) trigger(ctx context.Context, table, event string) error {
 		statement = strings.Replace(statement, "CREATE TRIGGER", "CREATE DEFINER = "+i.definer+" TRIGGER", 1)
 	}
 	name := waiting.TriggerName(table, event)
-	states, err := ofTable(ctx, i.db, table)
-	if err != nil {
-		return err
-	}
-	for _, s := range states {
-		if s.Trigger != name {
+	for try := 1; ; try++ {
+		states, err := ofTable(ctx, i.db, table)
+		if err != nil {
+			return err
+		}
+		for _, s := range states {
+			if s.Trigger != name {
+				continue
+			}
+			if s.Problem == "" && strings.HasSuffix(words(statement), words(s.text)) {
+				i.options.Logger.InfoContext(ctx, "the wake trigger already exists", "trigger", name, "table", table)
+				return nil
+			}
+			if err := i.drop(ctx, table, name); err != nil {
+				return err
+			}
+		}
+		err = i.patiently(ctx, table, statement)
+		if server.Is(err, server.ErrTriggerExists) && try < 3 {
+			if err := i.free(ctx, table, name); err != nil {
+				return err
+			}
 			continue
 		}
-		if s.Problem == "" && strings.HasSuffix(words(statement), words(s.text)) {
-			i.options.Logger.InfoContext(ctx, "the wake trigger already exists", "trigger", name, "table", table)
-			return nil
+		if server.Is(err, server.ErrTriggerExists) {
+			return fmt.Errorf("wake: %w: a trigger %s exists on a table on which this account has no TRIGGER privilege: %w",
+				ErrDenied, ident.Quote(name), err)
 		}
-		if err := i.patiently(ctx, table, "DROP TRIGGER IF EXISTS "+ident.Quote(name)); err != nil {
-			return fmt.Errorf("wake: drop trigger %s: %w", ident.Quote(name), err)
+		if err != nil {
+			return fmt.Errorf("wake: make trigger %s: %w", ident.Quote(name), err)
 		}
+		i.options.Logger.InfoContext(ctx, "the wake trigger is ready", "trigger", name, "table", table)
+		return nil
 	}
-	err = i.patiently(ctx, table, statement)
-	if err != nil && !server.Is(err, server.ErrTriggerExists) { // another process has created it
-		return fmt.Errorf("wake: make trigger %s: %w", ident.Quote(name), err)
+}
+
+// free drops the wake trigger that has a name of the table's triggers and is on another table, because RENAME TABLE has moved it there. It
+// keeps a trigger on the table itself, which another process has just created.
+func (i *installer) free(ctx context.Context, table, name string) error {
+	var is struct {
+		Table string `db:"table_name"`
+		Text  string `db:"text"`
 	}
-	i.options.Logger.InfoContext(ctx, "the wake trigger is ready", "trigger", name, "table", table)
+	err := i.db.Pool().GetContext(ctx, &is, `SELECT EVENT_OBJECT_TABLE AS table_name, ACTION_STATEMENT AS text
+		FROM information_schema.TRIGGERS WHERE TRIGGER_SCHEMA = ? AND TRIGGER_NAME = ?`, i.db.Name(), name)
+	switch {
+	case errors.Is(err, sql.ErrNoRows): // it is not visible to this account, or was dropped just now
+		return nil
+	case err != nil:
+		return fmt.Errorf("wake: read trigger %s: %w", ident.Quote(name), err)
+	case is.Table == table:
+		return nil
+	case !strings.Contains(is.Text, waiting.Prefix(i.db.Name())+":"):
+		return fmt.Errorf("wake: a trigger %s exists on %s and is no wake trigger: drop it first (DROP TRIGGER %s)",
+			ident.Quote(name), ident.Quote(is.Table), ident.Quote(name))
+	}
+	i.options.Logger.InfoContext(ctx, "the wake trigger is on another table, which was renamed: making it on this one",
+		"trigger", name, "table", table, "other", is.Table)
+	return i.drop(ctx, is.Table, name)
+}
+
+func (i *installer) drop(ctx context.Context, table, name string) error {
+	if err := i.patiently(ctx, table, "DROP TRIGGER IF EXISTS "+ident.Quote(name)); err != nil {
+		return fmt.Errorf("wake: drop trigger %s: %w", ident.Quote(name), err)
+	}
 	return nil
 }
 
@@ -221,8 +266,8 @@ func Remove(ctx context.Context, db *notify.DB, o Options, name string) (removed
 		if s.Table != described.Name {
 			continue
 		}
-		if err := i.patiently(ctx, s.Table, "DROP TRIGGER IF EXISTS "+ident.Quote(s.Trigger)); err != nil {
-			return removed, i.explain(fmt.Errorf("wake: drop trigger %s: %w", ident.Quote(s.Trigger), err))
+		if err := i.drop(ctx, s.Table, s.Trigger); err != nil {
+			return removed, i.explain(err)
 		}
 		removed = append(removed, s.Trigger)
 	}

@@ -61,6 +61,39 @@ func TestInstall(t *testing.T) {
 	})
 }
 
+// A table that is renamed takes its triggers with it. Install makes those of the table that has the name now, unless a trigger with the
+// name belongs to another program.
+func TestInstallAfterRename(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openTopic(t, s, "orders")
+		installed := func() []string {
+			t.Helper()
+			states, err := wake.Status(t.Context(), db)
+			require.NoError(t, err)
+			var names []string
+			for _, s := range states {
+				require.Empty(t, s.Problem)
+				names = append(names, s.Table+" "+s.Event)
+			}
+			return names
+		}
+		all := options(t)
+		all.Events = []string{"insert", "delete"}
+		require.NoError(t, wake.Install(t.Context(), db, all, "orders"))
+		mysqltest.ExecAll(t, db.Pool(), "CREATE TABLE orders_new LIKE orders", "RENAME TABLE orders TO orders_2025, orders_new TO orders")
+		require.Empty(t, installed())
+		require.NoError(t, wake.Install(t.Context(), db, all, "orders"))
+		require.Equal(t, []string{"orders insert", "orders delete"}, installed())
+		mysqltest.ExecAll(t, db.Pool(), "INSERT INTO orders (payload) VALUES ('x')", "INSERT INTO orders_2025 (payload) VALUES ('x')")
+
+		mysqltest.ExecAll(t, db.Pool(), "DROP TRIGGER mqnotify_wake_insert_orders",
+			"CREATE TRIGGER mqnotify_wake_insert_orders AFTER INSERT ON orders_2025 FOR EACH ROW SET @seen = 1")
+		err := wake.Install(t.Context(), db, all, "orders")
+		require.ErrorContains(t, err, "on `orders_2025`")
+		require.Equal(t, []string{"orders delete"}, installed())
+	})
+}
+
 // TestInstallBesideAWriter waits for a transaction that uses the table, and delays other transactions only for a moment.
 func TestInstallBesideAWriter(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
