@@ -153,7 +153,7 @@ func snapshotColumns(t *table.Table, made definition) (columns, key []table.Colu
 	if key, err = chosen(t, names); err != nil {
 		return nil, nil, err
 	}
-	for _, c := range made.Columns {
+	for _, c := range made.captured() {
 		now, err := t.Column(c.Name)
 		if err != nil {
 			return nil, nil, fmt.Errorf("capture: writes to %s fail: run mqnotify capture repair %s: %w", t, t.Name, err)

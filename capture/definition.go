@@ -17,7 +17,7 @@ import (
 type definition struct {
 	Table      string   `json:"table"`
 	Topic      string   `json:"topic"`
-	Columns    []column `json:"columns"`           // in the message's order
+	Columns    []column `json:"columns"`           // in the message's order; if Chosen is set, also those of Without
 	Chosen     bool     `json:"chosen,omitempty"`  // Options.Columns was set: a repair adds no columns
 	Without    []string `json:"without,omitempty"` // Options.Without
 	Key        []string `json:"key,omitempty"`     // the primary key's columns
@@ -40,11 +40,18 @@ func (d definition) define(t *table.Table) (definition, []table.Column, error) {
 		return d, nil, err
 	}
 	d.Table, d.Columns, d.Key = t.Name, nil, t.PrimaryKey()
-	captured = slices.DeleteFunc(slices.Clone(captured), func(c table.Column) bool { return contains(d.Without, c.Name) })
+	left := func(c table.Column) bool { return contains(d.Without, c.Name) }
 	for _, c := range captured {
-		d.Columns = append(d.Columns, column{c.Name, typeOf(c)})
+		if d.Chosen || !left(c) { // a repair may capture a chosen column again
+			d.Columns = append(d.Columns, column{c.Name, typeOf(c)})
+		}
 	}
-	return d, captured, nil
+	return d, slices.DeleteFunc(slices.Clone(captured), left), nil
+}
+
+// captured returns the columns that a message has.
+func (d definition) captured() []column {
+	return slices.DeleteFunc(slices.Clone(d.Columns), func(c column) bool { return contains(d.Without, c.Name) })
 }
 
 // names returns the columns of Options.Columns; empty means all.

@@ -22,8 +22,8 @@ var ErrNotCaptured = errors.New("the table is not captured")
 
 // Repair makes the capture triggers of a table again, for its current columns and types, and returns their names. It also moves
 // back triggers that were made for the table and that a RENAME TABLE took to another table. Each trigger keeps the options of
-// Install, except that a non-empty Without replaces the columns that were left out. Of the other options only Patience and Logger
-// count.
+// Install, except that a Without that is not nil replaces the columns that were left out; an empty one leaves out none. Of the other
+// options only Patience and Logger count.
 //
 // Repair holds a lock on the table while it changes the triggers, so that each change is captured once. For that the account needs
 // LOCK TABLES. If the connection is lost meanwhile, old and new triggers may both exist and write each change twice: repair again.
@@ -95,7 +95,7 @@ func again(t *table.Table, states []State, options Options) (made []newTrigger, 
 		} else {
 			defined.Since = since
 		}
-		if len(options.Without) > 0 {
+		if options.Without != nil {
 			if _, err := chosen(t, options.Without); err != nil {
 				return nil, err
 			}

@@ -107,6 +107,42 @@ func TestRepairWithout(t *testing.T) {
 	})
 }
 
+// A column that was left out while its type was changed is captured again by a repair with an empty Without, in its earlier place if
+// the columns were chosen.
+func TestRepairWithoutNone(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		for _, chosen := range [][]string{nil, {"due", "id"}} {
+			db := open(t, s.Database(t))
+			mysqltest.ExecAll(t, db.Pool(), "CREATE TABLE bills (id INT PRIMARY KEY, due DATETIME NOT NULL)")
+			_, err := Install(t.Context(), db, "bills", Options{Columns: chosen})
+			require.NoError(t, err)
+			_, err = Repair(t.Context(), db, "bills", Options{Without: []string{"due"}})
+			require.NoError(t, err)
+			for range 2 { // the second time after the type has changed
+				state := states(t, db, "bills")[0]
+				assert.Equal(t, []string{"id"}, state.Columns)
+				assert.Equal(t, []string{"due"}, state.Missed)
+				assert.False(t, state.Stale)
+				mysqltest.Exec(t, db.Pool(), "ALTER TABLE bills MODIFY due TIMESTAMP NOT NULL")
+			}
+			_, err = Repair(t.Context(), db, "bills", Options{})
+			require.NoError(t, err)
+			mysqltest.ExecAll(t, db.Pool(), "INSERT INTO bills VALUES (1, '2026-01-02 12:00:00')")
+			_, err = Repair(t.Context(), db, "bills", Options{Without: []string{}})
+			require.NoError(t, err)
+			state := states(t, db, "bills")[0]
+			assert.Empty(t, state.Missed)
+			mysqltest.ExecAll(t, db.Pool(), "DELETE FROM bills")
+			lines := changes(t, db, "bills_changes")
+			assert.Equal(t, `insert null {"id":1}`, lines[0])
+			assert.Contains(t, lines[1], `"due":"2026-01-02`)
+			if chosen != nil {
+				assert.Equal(t, chosen, state.Columns)
+			}
+		}
+	})
+}
+
 // A table that is swapped for another takes its triggers with it. Status shows this for both names, and Repair moves them back.
 func TestRepairAfterSwap(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {

@@ -166,7 +166,7 @@ func (s standing) state(ctx context.Context, db *notify.DB) (State, error) {
 		return state, err
 	}
 	last := -1
-	for _, c := range s.made.Columns {
+	for _, c := range s.made.captured() {
 		state.Columns = append(state.Columns, c.Name)
 		at := slices.IndexFunc(t.Columns, func(now table.Column) bool { return strings.EqualFold(now.Name, c.Name) })
 		switch {

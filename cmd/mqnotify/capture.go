@@ -264,7 +264,8 @@ trigger keeps the options of install.
 
 To add a column or change a type: alter the table, then repair. To drop or rename a column:
 run repair --without COLUMN, alter the table, then repair. In this order no write fails, and no
-value is written in a wrong form.
+value is written in a wrong form. To change DATETIME to TIMESTAMP or back, do the same, but end
+with repair --without '', which captures the column again.
 
 repair holds a lock on TABLE while it changes the triggers, so that each change is captured
 once. It tries to lock for 2 s at a time, until --patience is over. For the lock the account
@@ -289,7 +290,7 @@ needs LOCK TABLES on the database, in addition to the privileges for install.`,
 			return nil
 		},
 	}
-	cmd.Flags().StringSliceVar(&o.Without, "without", nil, "leave these columns out, instead of those that were left out before")
+	cmd.Flags().StringSliceVar(&o.Without, "without", nil, "leave these columns out, instead of those that were left out before; '' leaves out none")
 	addPatience(cmd, &o.Patience)
 	return cmd
 }
