@@ -333,9 +333,10 @@ func (i *Import) prune(ctx context.Context) error {
 	}
 	// Delete few rows at a time, because each is locked, but more than a transaction adds, so that the table does not grow without limit.
 	most := int64(max(pruneRows, 2*i.options.Batch))
+	age := int64(i.options.Keep.Seconds())
 	result, err := i.db.Pool().ExecContext(ctx, "DELETE FROM "+schema.ImportTable+
-		" WHERE topic = ? AND source = ? AND seen_at < NOW(6) - INTERVAL ? SECOND LIMIT ?",
-		i.topic, i.from.Key, int64(i.options.Keep.Seconds()), most)
+		" WHERE topic = ? AND source = ? AND seen_at < "+schema.SecondsAgo+" LIMIT ?",
+		i.topic, i.from.Key, age, age, most)
 	if err != nil {
 		return i.stateError("forget old ids", err)
 	}

@@ -20,6 +20,7 @@ import (
 
 	"github.com/mqnotify/mqnotify/internal/brokertest"
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/internal/schema"
 	"github.com/mqnotify/mqnotify/notify"
 	"github.com/mqnotify/mqnotify/producer"
 )
@@ -299,6 +300,24 @@ func TestImportDeletesOldIDs(t *testing.T) {
 		require.NoError(t, db.Pool().SelectContext(t.Context(), &left, "SELECT message_id FROM mqnotify_import WHERE source = 'x' AND message_id LIKE 'old%'"))
 		require.Empty(t, left)
 		require.False(t, i.behind)
+	})
+}
+
+// The import deletes no id before Keep is over, even if the clocks have gone forward meanwhile.
+func TestImportKeepsIDs(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db, err := notify.OpenConfig(s.ClocksForward(t, s.Database(t)))
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, db.Close()) })
+		require.NoError(t, schema.Init(t.Context(), db.Pool(), "orders"))
+		for _, age := range []string{"23.5", "24.5"} {
+			mysqltest.Exec(t, db.Pool(), "INSERT INTO mqnotify_import VALUES ('orders', 'x', ?, FROM_UNIXTIME(UNIX_TIMESTAMP() - 3600 * ?))", age, age)
+		}
+		i, err := newImport(db, &origin{Name: "x", Key: "x"}, "orders", ImportOptions{Keep: 24 * time.Hour, Logger: slog.New(slog.DiscardHandler)})
+		require.NoError(t, err)
+		defer func() { require.NoError(t, i.producer.Close()) }() // Run closes it at its end
+		require.NoError(t, i.prune(t.Context()))
+		require.Equal(t, []string{"23.5"}, mysqltest.Values[string](t, db.Pool(), "SELECT message_id FROM mqnotify_import"))
 	})
 }
 

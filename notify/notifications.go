@@ -325,7 +325,7 @@ func (r *notificationReader) prune(ctx context.Context) {
 	for range 100 {
 		var ids []uint64
 		err := r.db.Pool().SelectContext(ctx, &ids, "SELECT id FROM "+schema.NotificationTable+
-			" WHERE created_at < LEAST(NOW(6) - INTERVAL ? SECOND, FROM_UNIXTIME(UNIX_TIMESTAMP() - ?))"+ // they differ when clocks have changed
+			" WHERE created_at < "+schema.SecondsAgo+
 			" AND id < (SELECT MAX(id) FROM "+schema.NotificationTable+") ORDER BY created_at LIMIT ?",
 			int(notificationsKept.Seconds()), int(notificationsKept.Seconds()), notificationPage)
 		if err != nil || len(ids) == 0 {

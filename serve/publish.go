@@ -246,9 +246,10 @@ func (s *Server) forgetKeys(ctx context.Context) {
 
 // forget deletes old keys in small batches, so that it blocks no publish for long.
 func (s *Server) forget(ctx context.Context) error {
+	age := int64(s.options.KeyAge.Seconds())
 	for {
 		result, err := s.db.Pool().ExecContext(ctx, "DELETE FROM "+schema.IdempotencyTable+
-			" WHERE created_at < NOW(6) - INTERVAL ? SECOND ORDER BY created_at LIMIT 500", int64(s.options.KeyAge.Seconds()))
+			" WHERE created_at < "+schema.SecondsAgo+" ORDER BY created_at LIMIT 500", age, age)
 		if err != nil {
 			return err
 		}

@@ -70,6 +70,21 @@ func TestHeadersThatAreRefused(t *testing.T) {
 	})
 }
 
+// The server deletes no key before its age is over, even if the clocks have gone forward meanwhile.
+func TestIdempotencyKeyAge(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openDB(t, s.ClocksForward(t, s.Database(t)), "orders")
+		p := start(t, db, Options{Topics: []string{"orders"}, KeyAge: 24 * time.Hour})
+		for _, age := range []string{"23.5", "24.5"} {
+			status, _ := p.ask(t, "POST", "/topics/orders/messages", "once", "Idempotency-Key: "+age)
+			assert.Equal(t, http.StatusCreated, status)
+			mysqltest.Exec(t, db.Pool(), "UPDATE mqnotify_idempotency SET created_at = FROM_UNIXTIME(UNIX_TIMESTAMP() - 3600 * ?) WHERE name = ?", age, age)
+		}
+		require.NoError(t, p.forget(t.Context()))
+		assert.Equal(t, []string{"23.5"}, mysqltest.Values[string](t, db.Pool(), "SELECT name FROM mqnotify_idempotency"))
+	})
+}
+
 // Concurrent requests with the same idempotency key publish once, even to different servers.
 func TestIdempotencyKey(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {

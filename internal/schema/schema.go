@@ -46,6 +46,11 @@ const (
 	NotificationTable = "mqnotify_notification" // every row is a notification
 )
 
+// SecondsAgo is the time in SQL, for comparison with a TIMESTAMP, that is at least a number of seconds ago; the number is its parameter,
+// twice. The first argument of LEAST alone is up to an hour too late after the clocks of the session's time zone went forward, and the
+// second one is ambiguous in the hour that is repeated when they go back.
+const SecondsAgo = "LEAST(NOW(6) - INTERVAL ? SECOND, FROM_UNIXTIME(UNIX_TIMESTAMP() - ?))"
+
 //go:embed *.sql
 var files embed.FS
 
