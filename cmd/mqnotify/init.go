@@ -62,6 +62,14 @@ order of entry.`,
   mqnotify init --queue mail
   mqnotify init --trigger legacy_orders --trigger-on insert,update`,
 		RunE: func(cmd *cobra.Command, topics []string) error {
+			for _, flag := range []string{"trigger-form", "trigger-on"} {
+				if cmd.Flags().Changed(flag) && len(o.triggers) == 0 && !o.remove {
+					return usagef("--%s is for --trigger: name the table", flag)
+				}
+			}
+			if len(o.events) == 0 {
+				return usagef("--trigger-on: give insert, update or delete, with commas between them")
+			}
 			triggers, err := o.statements()
 			if err != nil {
 				return usageError{err}

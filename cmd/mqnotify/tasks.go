@@ -82,6 +82,10 @@ func (a *app) tasks(ctx context.Context, o tasksOptions, name string, changed fu
 		return usagef("--state is for lists: leave it out with --retry, --retry-dead, --cancel, --prune and --count")
 	case actions > 0 && (changed("limit") || changed("after")):
 		return usagef("--limit and --after are for lists")
+	case o.json && actions > 0 && !o.counts:
+		return usagef("--json is for lists and --count")
+	case changed("retries") && !changed("retry") && !changed("retry-dead"):
+		return usagef("--retries is for --retry and --retry-dead")
 	case changed("retry") && len(o.retry) == 0, changed("cancel") && len(o.cancel) == 0:
 		return usagef("--retry and --cancel: give the ids of tasks, with commas between them")
 	case o.limit < 1:
