@@ -1,6 +1,7 @@
 package bridge
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -200,6 +201,23 @@ func TestPoison(t *testing.T) {
 		require.Equal(t, "42", letters[0].Payload)
 		require.Equal(t, 2, letters[0].Attempts)
 		require.Equal(t, "message 42 is refused: too large", letters[0].Error)
+	})
+}
+
+// A Send may confirm all messages and return an error, for example if the connection ends behind the last confirmation. The bridge opens
+// another sink and sends nothing twice.
+func TestErrorAfterConfirmation(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openTopic(t, s)
+		insert(t, db, 1, 20)
+		f := &fake{after: func() error { return errors.New("broken pipe") }}
+		var log bytes.Buffer
+		options := toEnd
+		options.Logger = slog.New(slog.NewTextHandler(&log, nil))
+		require.NoError(t, run(t, db, f.destination(), options).wait(t))
+		require.Equal(t, upTo(20), f.ids())
+		require.Equal(t, uint64(20), settled(t, db))
+		require.NotContains(t, log.String(), "panic")
 	})
 }
 

@@ -16,6 +16,7 @@ type fake struct {
 	largest int // the size of the largest page
 	fail    func(m consumer.Message) error
 	wait    func(ctx context.Context)
+	after   func() error // of a Send that has confirmed all
 }
 
 func (f *fake) destination() *Destination {
@@ -52,6 +53,9 @@ func (s *fakeSink) Send(ctx context.Context, messages []consumer.Message) (int, 
 			}
 		}
 		s.got = append(s.got, m.ID)
+	}
+	if s.after != nil {
+		return len(messages), s.after()
 	}
 	return len(messages), nil
 }

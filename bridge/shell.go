@@ -78,7 +78,7 @@ func (s *shell) deliver(ctx, handling context.Context, messages []consumer.Messa
 			s.tries = 0
 		}
 		switch {
-		case err == nil:
+		case err == nil, done == len(messages): // an error after the last confirmation is about no message
 			continue
 		case handling.Err() != nil:
 			return consumer.Handled(done, context.Cause(handling))
