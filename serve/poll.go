@@ -84,7 +84,10 @@ func (s *Server) page(w http.ResponseWriter, items []item, cursor string) error 
 		c.text().Write(item.json)
 	}
 	_, _ = fmt.Fprintf(c.text(), "],\"next\":%q}\n", cursor) // a bytes.Buffer never fails
-	return c.send()
+	if err := c.send(); err != nil {
+		return err
+	}
+	return c.within(c.timeout) // the end of the body is written after this
 }
 
 // errLate ends a join that takes too long.
