@@ -131,6 +131,30 @@ func TestAckWithoutServer(t *testing.T) {
 	})
 }
 
+// A message whose receivers vanish comes back every time.
+func TestLapses(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := database(t, s)
+		prepare(t, db)
+		send(t, db, "first")
+		mysqltest.Exec(t, db.Pool(), "UPDATE mqnotify_task SET state = 'in progress', claim_order = 0, owner = 'gone', attempts = 6, lapses = 5,"+
+			" state_at = UTC_TIMESTAMP(6)")
+		sub := newSubscription(db, "orders", "mailer", SubscriptionOptions{})
+		defer func() { require.NoError(t, sub.Close()) }()
+		sub.begin()
+		require.Eventually(t, func() bool {
+			return mysqltest.Value[int](t, db.Pool(), "SELECT lapses FROM mqnotify_task") == 6
+		}, patience, 5*time.Millisecond)
+		require.NotEqual(t, "dead", mysqltest.Value[string](t, db.Pool(), "SELECT state FROM mqnotify_task"))
+		mysqltest.Exec(t, db.Pool(), "UPDATE mqnotify_task SET state_at = UTC_TIMESTAMP(6) WHERE state = 'failed'") // do not wait
+		require.Eventually(t, func() bool {
+			messages, err := sub.ReceiveBatch(t.Context(), 1)
+			require.NoError(t, err)
+			return len(messages) == 1 && string(messages[0].Body) == "first"
+		}, patience, time.Millisecond)
+	})
+}
+
 // A subscription starts as soon as its server is reachable.
 func TestReceiveWithoutServer(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {

@@ -21,7 +21,8 @@ import (
 	"github.com/mqnotify/mqnotify/queue"
 )
 
-// forever is the number of retries of a message, which has no limit.
+// forever is the number of retries and of lapses of a message, which have no limit. A receiver that vanishes adds a lapse to all messages
+// that its worker had claimed, received or not.
 const forever = math.MaxInt32
 
 // SubscriptionOptions are a subscription's settings. The zero value is ready for use.
@@ -128,7 +129,7 @@ func (s *subscription) work() error {
 	}
 	defer func() { _ = q.Close() }()
 	return q.Work(s.ctx, queue.WorkerOptions{
-		Concurrency: s.options.InFlight, Visibility: s.options.Visibility, StopTimeout: -1,
+		Concurrency: s.options.InFlight, Visibility: s.options.Visibility, StopTimeout: -1, Lapses: forever,
 		Backoff: func(int) time.Duration { return 0 },
 	}, s.handle)
 }

@@ -62,7 +62,8 @@ func (s *Subscriber) deliver(ctx context.Context) error {
 		return err
 	}
 	defer func() { _ = publisher.Close() }()
-	return q.Work(ctx, queue.WorkerOptions{Concurrency: 10}, func(ctx context.Context, task queue.Task) error {
+	// A delayed message has no limit of retries, and none of lapses.
+	return q.Work(ctx, queue.WorkerOptions{Concurrency: 10, Lapses: math.MaxInt32}, func(ctx context.Context, task queue.Task) error {
 		var m delayed
 		if err := json.Unmarshal(task.Payload, &m); err != nil {
 			return fmt.Errorf("%w: %w", notify.ErrDead, err)
