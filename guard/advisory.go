@@ -38,19 +38,21 @@ func (a *advisory) await(ctx context.Context) (Held, error) { return a.lock(ctx,
 func (a *advisory) lock(ctx context.Context, timeout time.Duration) (Held, error) {
 	waits := &notify.Fibonacci{Min: 10 * time.Millisecond, Max: 5 * time.Second, Jitter: 0.1}
 	for reached := false; ; {
-		asked := time.Duration(0) // 0 as long as no session has asked for the lock
+		waited := false // whether the session has asked for the lock with a wait
 		session, err := core.NewSession(ctx, a.db, core.SessionOptions{IdleTimeout: a.idle})
 		if err == nil {
-			reached, asked = true, timeout
+			reached = true
 			var lock *core.Lock
-			if lock, err = a.acquire(ctx, session, timeout); err == nil {
+			var asked bool
+			if lock, asked, err = a.acquire(ctx, session, timeout); err == nil {
 				return &heldAdvisory{Lock: lock, session: session, name: a.name}, nil
 			}
 			_ = session.Close() // frees whatever it holds
+			waited = asked && timeout > 0
 		}
 		// Wait again after a restart of the server.
 		if timeout == 0 || !reached || ctx.Err() != nil || !server.ConnectionLost(err) && !server.Busy(err) {
-			return nil, a.explain(ctx, asked, err)
+			return nil, a.explain(ctx, waited, err)
 		}
 		retried.Add(1)
 		if ended := server.Pause(ctx, waits.NextBackOff()); ended != nil {
@@ -61,10 +63,10 @@ func (a *advisory) lock(ctx context.Context, timeout time.Duration) (Held, error
 
 // explain replaces an error that the end of ctx has caused by its cause. If the caller has asked for the lock and waited until then,
 // the error is also notify.ErrNotAcquired.
-func (a *advisory) explain(ctx context.Context, asked time.Duration, err error) error {
+func (a *advisory) explain(ctx context.Context, waited bool, err error) error {
 	switch {
 	case ctx.Err() == nil:
-	case asked > 0:
+	case waited:
 		err = fmt.Errorf("%w: %w", notify.ErrNotAcquired, context.Cause(ctx))
 	default:
 		err = context.Cause(ctx)
@@ -77,31 +79,32 @@ const appliesWithin = time.Second
 
 var errReplica = fmt.Errorf("%w: this server is a replica of another: connect to the one that takes the writes", ErrUnsafe)
 
-func (a *advisory) acquire(ctx context.Context, session *core.Session, timeout time.Duration) (*core.Lock, error) {
+// acquire takes the lock if the server's advisory locks exclude all other holders. asked reports whether it has asked for the lock.
+func (a *advisory) acquire(ctx context.Context, session *core.Session, timeout time.Duration) (lock *core.Lock, asked bool, err error) {
 	caps := session.Capabilities()
 	var applies bool
-	err := session.Do(ctx, func(conn *sqlx.Conn) (err error) {
+	err = session.Do(ctx, func(conn *sqlx.Conn) (err error) {
 		applies, err = caps.AppliesWithin(ctx, conn, appliesWithin)
 		return err
 	})
 	switch {
 	case err != nil:
-		return nil, err
+		return nil, false, err
 	case applies:
-		return nil, errReplica
+		return nil, false, errReplica
 	case caps.WritersElsewhere():
-		return nil, fmt.Errorf("%w: take a lease", ErrUnsafe)
+		return nil, false, fmt.Errorf("%w: take a lease", ErrUnsafe)
 	}
-	lock, err := session.Lock(ctx, core.LockName("mutex", core.Folded(caps, a.db.Name()), a.name), timeout)
+	lock, err = session.Lock(ctx, core.LockName("mutex", core.Folded(caps, a.db.Name()), a.name), timeout)
 	if err != nil {
-		return nil, err
+		return nil, true, err
 	}
 	// This detects a proxy that distributes statements to several sessions.
 	held, err := lock.Held(ctx)
 	if err == nil && !held {
 		err = fmt.Errorf("%w: another session answers, as behind a proxy that shares connections", ErrUnsafe)
 	}
-	return lock, err
+	return lock, true, err
 }
 
 type heldAdvisory struct {

@@ -46,6 +46,28 @@ func TestAdvisoryOnAReplica(t *testing.T) {
 	})
 }
 
+// If the context ends before the mutex has asked for the lock, the error does not say that another session holds it. Here the mutex first
+// observes for a second whether the server, which was a replica once, is one now.
+func TestLockEndsBeforeItAsks(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, shared *mysqltest.Server) {
+		if shared.IsMariaDB() {
+			t.Skip("every account sees whether MariaDB is a replica")
+		}
+		s := shared.Start(t, "--gtid-mode=ON", "--enforce-gtid-consistency=ON")
+		_, err := s.Admin(t).Exec("SET GLOBAL gtid_purged = '+00000000-0000-0000-0000-000000000001:1'")
+		require.NoError(t, err)
+		_, config := openState(t, s)
+		m, err := guard.NewMutex(openDB(t, s.User(t, config, "ALL ON "+config.DBName+".*")), "x", guard.MutexOptions{})
+		require.NoError(t, err)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second/2)
+		defer cancel()
+		_, err = m.Lock(ctx)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.NotErrorIs(t, err, notify.ErrNotAcquired)
+		require.NoError(t, mustLock(t, m).Release(t.Context()))
+	})
+}
+
 // A wait for a lock survives the server's death, and gets the lock that its holder lost.
 func TestLockWaitsThroughARestart(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, shared *mysqltest.Server) {
