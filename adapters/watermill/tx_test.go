@@ -199,3 +199,29 @@ func TestWithTxOfAFullPool(t *testing.T) {
 		require.Equal(t, 1, mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM orders"))
 	})
 }
+
+// A delayed message is delivered after any number of workers have vanished.
+func TestDelayLapses(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := open(t, s)
+		publisher, err := adapter.NewPublisher(db, adapter.PublisherConfig{InitializeSchema: true, DelayQueue: "later"}, nil)
+		require.NoError(t, err)
+		defer func() { require.NoError(t, publisher.Close()) }()
+		require.NoError(t, publisher.Publish("orders", message.NewMessage("first", nil), delayed("later", time.Hour)))
+		mysqltest.Exec(t, db.Pool(), "UPDATE mqnotify_task SET state = 'in progress', claim_order = 0, owner = 'gone', attempts = 6, lapses = 5,"+
+			" state_at = UTC_TIMESTAMP(6)")
+		subscriber, err := adapter.NewSubscriber(db, adapter.SubscriberConfig{ConsumerGroup: "g", DelayQueue: "later"}, watermill.NopLogger{})
+		require.NoError(t, err)
+		defer func() { require.NoError(t, subscriber.Close()) }()
+		_, err = subscriber.Subscribe(t.Context(), "orders")
+		require.NoError(t, err)
+		mysqltest.Eventually(t, "the claim lapses", func() bool {
+			return mysqltest.Value[int](t, db.Pool(), "SELECT lapses FROM mqnotify_task") == 6
+		})
+		require.NotEqual(t, "dead", mysqltest.Value[string](t, db.Pool(), "SELECT state FROM mqnotify_task"))
+		mysqltest.Exec(t, db.Pool(), "UPDATE mqnotify_task SET state_at = UTC_TIMESTAMP(6) WHERE state = 'failed'") // do not wait
+		mysqltest.Eventually(t, "the message is published", func() bool {
+			return mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM orders") == 2
+		})
+	})
+}
