@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"strings"
 	"sync"
 	"syscall"
@@ -71,6 +72,21 @@ func (p *Proxy) Addr() string { return p.proxy.Listen }
 func (p *Proxy) Config(cfg *mysql.Config) *mysql.Config {
 	through := cfg.Clone()
 	through.Addr = p.Addr()
+	return through
+}
+
+// Forgetful returns a copy of cfg whose connections go through the proxy, and past it once it is frozen, as when a router has lost
+// its state: existing connections are silent, and new ones work.
+func (p *Proxy) Forgetful(cfg *mysql.Config) *mysql.Config {
+	through := cfg.Clone()
+	through.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		p.mu.Lock()
+		if !p.toxics["freeze"] {
+			addr = p.Addr()
+		}
+		p.mu.Unlock()
+		return new(net.Dialer).DialContext(ctx, network, addr)
+	}
 	return through
 }
 

@@ -3,13 +3,20 @@ package server
 import (
 	"context"
 	"database/sql/driver"
+	"errors"
 	"fmt"
 	"time"
 )
 
-// commitPatience is how long a COMMIT may still take when the context of its transaction has ended. It is usually enough to learn
-// whether the rows are stored.
-const commitPatience = 5 * time.Second
+const (
+	// endPatience is how long a COMMIT or ROLLBACK may still take when its context has ended. It is usually enough to learn whether the
+	// rows are stored.
+	endPatience = 5 * time.Second
+	// rollbackLimit is when the context of a ROLLBACK ends, if that of its transaction has not. A server that is cut off rolls back by itself.
+	rollbackLimit = 15 * time.Second
+)
+
+var errNoRollback = errors.New("the server did not answer a ROLLBACK in time")
 
 // connection has the interfaces of the driver's connections that database/sql uses.
 type connection interface {
@@ -24,30 +31,37 @@ type connection interface {
 	driver.Validator
 }
 
-// boundedConn is a connection whose COMMITs end soon after the context of their transaction. Those of the driver have no context: they
-// wait for as long as TCP does, a quarter of an hour, if the server's host is gone.
+// boundedConn is a connection whose COMMITs and ROLLBACKs end soon after the context of their transaction, and ROLLBACKs after a time.
+// Those of the driver have no context: they wait for as long as TCP does, a quarter of an hour, if the server's host is gone.
 type boundedConn struct{ connection }
 
 func (c boundedConn) BeginTx(ctx context.Context, options driver.TxOptions) (driver.Tx, error) {
-	tx, err := c.connection.BeginTx(ctx, options)
-	if err != nil {
+	if _, err := c.connection.BeginTx(ctx, options); err != nil {
 		return nil, err
 	}
-	return boundedTx{tx, func() error {
-		longer, release := Linger(ctx, commitPatience)
-		defer release()
-		_, err := c.ExecContext(longer, "COMMIT", nil)
-		if err != nil && longer.Err() != nil {
-			_ = c.Close() // perhaps nothing was sent, and the pool must not keep a connection with an open transaction
-			err = fmt.Errorf("%w: %w", context.Cause(longer), err)
-		}
-		return err
-	}}, nil
+	return boundedTx{
+		commit: func() error { return c.end(ctx, "COMMIT") },
+		rollback: func() error {
+			limited, cancel := context.WithTimeoutCause(ctx, rollbackLimit, errNoRollback)
+			defer cancel()
+			return c.end(limited, "ROLLBACK")
+		},
+	}, nil
 }
 
-type boundedTx struct {
-	driver.Tx
-	commit func() error
+// end runs the statement that ends a transaction, until a time after ctx has ended.
+func (c boundedConn) end(ctx context.Context, statement string) error {
+	longer, release := Linger(ctx, endPatience)
+	defer release()
+	_, err := c.ExecContext(longer, statement, nil)
+	if err != nil && longer.Err() != nil {
+		_ = c.Close() // perhaps nothing was sent, and the pool must not keep a connection with an open transaction
+		err = fmt.Errorf("%w: %w", context.Cause(longer), err)
+	}
+	return err
 }
 
-func (t boundedTx) Commit() error { return t.commit() }
+type boundedTx struct{ commit, rollback func() error }
+
+func (t boundedTx) Commit() error   { return t.commit() }
+func (t boundedTx) Rollback() error { return t.rollback() }

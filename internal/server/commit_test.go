@@ -45,3 +45,19 @@ func TestCommitEndsWithItsContext(t *testing.T) {
 		}
 	})
 }
+
+// A ROLLBACK that gets no answer ends, even if the context of its transaction does not.
+func TestRollbackEnds(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config, proxy := s.Database(t), s.Proxy(t)
+		connector, err := server.NewConnector(proxy.Forgetful(config))
+		require.NoError(t, err)
+		db := sql.OpenDB(connector)
+		defer db.Close()
+		tx, err := db.BeginTx(t.Context(), nil)
+		require.NoError(t, err)
+		proxy.Freeze()
+		require.Error(t, mysqltest.Receive(t, mysqltest.Result(tx.Rollback)))
+		require.NoError(t, db.PingContext(t.Context()), "the pool has dropped the connection")
+	})
+}
