@@ -4,6 +4,7 @@ import (
 	"context"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/jmoiron/sqlx"
 	"github.com/stretchr/testify/require"
@@ -36,5 +37,21 @@ func TestDroppedDuringATransaction(t *testing.T) {
 		}
 		mysqltest.Await(t, again, "a second attempt")
 		require.NoError(t, c.end(t))
+	})
+}
+
+// A consumer with a condition and without a group, which holds no lock that could be lost, continues over new connections.
+func TestDroppedWithACondition(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config, proxy := s.Database(t), s.Proxy(t)
+		db, setup := openConfig(t, proxy.Forgetful(config), "orders"), openConfig(t, config)
+		got := collected{}
+		options := Options{From: "beginning", Where: "payload <> ''", Mode: modePoll, askLimit: 5 * time.Second, Logger: quiet}
+		run(t, db, "orders", options, got.handler())
+		insert(t, setup, "orders", "one")
+		got.waitFor(t, "one")
+		proxy.Freeze()
+		insert(t, setup, "orders", "two")
+		got.waitFor(t, "one", "two")
 	})
 }

@@ -97,6 +97,7 @@ type Options struct {
 	// all columns that exist when Run connects.
 	Columns []string
 	// Where is an SQL condition that rows must meet. It is sent as it is: never build it from untrusted input.
+	// A read that takes longer than 10 minutes with it counts as a lost connection.
 	Where string
 	// TimeColumn is the column of a From that is a time; empty means created_at.
 	TimeColumn string
@@ -163,6 +164,7 @@ type Options struct {
 	wrap       func(source) source // lets a test wrap the source
 	hasty      bool                // releases partitions while the handler runs: for the test that shows the effect
 	originWait time.Duration       // originWait, shorter for a test
+	askLimit   time.Duration       // askLimit, shorter for a test
 	lockIdle   time.Duration       // IdleTimeout of the session with the group's lock, shorter for a test
 }
 
@@ -251,6 +253,9 @@ func (o Options) withDefaults() (Options, error) {
 	o.counted = new(atomic.Int64)
 	if o.originWait == 0 {
 		o.originWait = originWait
+	}
+	if o.askLimit == 0 {
+		o.askLimit = askLimit
 	}
 	if o.lockIdle == 0 {
 		o.lockIdle = lockIdle

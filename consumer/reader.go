@@ -24,6 +24,8 @@ const (
 	checkWait = 3 * time.Minute
 	// maxGapWait is the longest time between two polls of the writers while gaps are open.
 	maxGapWait = time.Second
+	// askLimit bounds a read of a session that no other consumer uses. It is long because a condition of the user may be slow.
+	askLimit = 10 * time.Minute
 	// backlogWait is added between two polls while the rows to read next are all settled.
 	backlogWait = 200 * time.Millisecond
 )

@@ -2,6 +2,7 @@ package notify
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"time"
@@ -14,6 +15,9 @@ import (
 // awaitBound is the longest wait of Await between two runs of its query.
 const awaitBound = 10 * time.Second
 
+// awaitLimit bounds a run of the query of Await. A connection that takes longer counts as lost.
+var awaitLimit = 5 * time.Minute
+
 // Await blocks until the query returns rows, and returns them, each in a T. T is a struct with db tags or the type of a
 // single column (see sqlx.Select). The topic is the name of the table whose changes can make the query return rows.
 //
@@ -22,7 +26,7 @@ const awaitBound = 10 * time.Second
 // second. If EXISTS can't contain the query, Await runs the query itself instead, with waits from 10 ms to 1 s.
 //
 // The query runs on the DB's pool, outside a transaction, as often as needed. Await returns the cause of ctx when ctx ends, or an
-// error of the query. After a lost connection it continues.
+// error of the query. After a lost connection it continues. A run of the query that takes 5 minutes counts as one.
 func Await[T any](ctx context.Context, db *DB, topic, query string, args ...any) ([]T, error) {
 	auto := core.NewAuto(db, core.Query("SELECT EXISTS("+query+"\n)", args...).Of(topic, waiting.Insert|waiting.Update|waiting.Delete),
 		core.AutoOptions{Logger: slog.New(slog.DiscardHandler), Slow: true})
@@ -30,11 +34,11 @@ func Await[T any](ctx context.Context, db *DB, topic, query string, args ...any)
 	polls := &Fibonacci{Jitter: 0.1}
 	for {
 		head, failed := auto.Head(ctx)
-		var rows []T
-		switch err := db.Pool().SelectContext(ctx, &rows, query, args...); {
+		rows, err := selectWithin[T](ctx, db, query, args)
+		switch {
 		case ctx.Err() != nil:
 			return nil, context.Cause(ctx)
-		case server.ConnectionLost(err) || server.Retryable(err):
+		case errors.Is(err, context.DeadlineExceeded) || server.ConnectionLost(err) || server.Retryable(err):
 			failed = err
 		case err != nil:
 			return nil, fmt.Errorf("notify: await a condition: %w", err)
@@ -49,4 +53,11 @@ func Await[T any](ctx context.Context, db *DB, topic, query string, args ...any)
 		polls.Reset()
 		_, _ = auto.Wait(ctx, head, awaitBound) // the next run of the query shows whether this failed
 	}
+}
+
+func selectWithin[T any](ctx context.Context, db *DB, query string, args []any) (rows []T, err error) {
+	ctx, cancel := context.WithTimeout(ctx, awaitLimit)
+	defer cancel()
+	err = db.Pool().SelectContext(ctx, &rows, query, args...)
+	return rows, err
 }

@@ -1,6 +1,11 @@
 package notify
 
-import "context"
+import (
+	"context"
+	"time"
+)
+
+func init() { readLimit, awaitLimit = 10*time.Second, 10*time.Second }
 
 // Unread is how many notifications a receiver may be behind.
 const Unread = maxUnread

@@ -16,6 +16,10 @@ import (
 	"github.com/mqnotify/mqnotify/internal/server"
 )
 
+// readLimit bounds the read of a page of notifications. A connection that takes longer counts as lost: a network may have dropped it
+// without a sign.
+var readLimit = time.Minute
+
 // notificationReader reads every notification once.
 //
 // A notification whose transaction commits late has an id below others that were read before. The reader polls every missing id
@@ -162,6 +166,8 @@ func (r *notificationReader) run(ctx context.Context) {
 
 // begin reads where to begin. It keeps the ids that are missing then, because transactions that commit later may have them.
 func (r *notificationReader) begin(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, readLimit)
+	defer cancel()
 	if err := r.db.Pool().GetContext(ctx, &r.last, "SELECT COALESCE(MAX(id), 0) FROM "+schema.NotificationTable); err != nil {
 		return err
 	}
@@ -237,6 +243,8 @@ func (r *notificationReader) ids(ctx context.Context, level sql.IsolationLevel) 
 		args = append(args, g.first, g.last)
 	}
 	where := "id BETWEEN ? AND ?" + strings.Repeat(" OR id BETWEEN ? AND ?", len(asked)-1)
+	ctx, cancel := context.WithTimeout(ctx, readLimit)
+	defer cancel()
 	tx, err := r.db.Pool().BeginTxx(ctx, &sql.TxOptions{Isolation: level, ReadOnly: true})
 	if err != nil {
 		return nil, err
@@ -297,6 +305,8 @@ func (r *notificationReader) deliver(ctx context.Context, where string, args ...
 		Payload []byte
 		Micros  int64
 	}
+	ctx, cancel := context.WithTimeout(ctx, readLimit)
+	defer cancel()
 	err = r.db.Pool().SelectContext(ctx, &page, "SELECT id, name, payload, CAST(UNIX_TIMESTAMP(created_at) * 1000000 AS SIGNED) AS micros FROM "+
 		schema.NotificationTable+" WHERE "+where+" ORDER BY id LIMIT ?", append(args, notificationPage)...)
 	if err == nil && !r.read.IsZero() && time.Since(r.read) > notificationsKept { // once for an outage, when it is over
@@ -322,6 +332,8 @@ func (r *notificationReader) deliver(ctx context.Context, where string, args ...
 // listening process does. prune selects the ids first, without a lock, because a DELETE of a range would wait for the transaction that
 // holds the next row.
 func (r *notificationReader) prune(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, readLimit)
+	defer cancel()
 	for range 100 {
 		var ids []uint64
 		err := r.db.Pool().SelectContext(ctx, &ids, "SELECT id FROM "+schema.NotificationTable+

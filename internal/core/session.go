@@ -39,6 +39,8 @@ type SessionOptions struct {
 	// other statements, and behind a proxy that answers pings itself, the touch asks for the locks instead.
 	// 0 means 30 s; the minimum is 3 s.
 	IdleTimeout time.Duration
+	// Limit bounds the time for which a caller of Ask may use the session. 0 means no limit.
+	Limit time.Duration
 }
 
 // Session is a connection outside the pool, for what ends with a connection: advisory locks, and statements that wait. It never
@@ -52,7 +54,8 @@ type Session struct {
 	caps *server.Capabilities
 	idle time.Duration
 
-	shared bool // several callers use it, and none closes it
+	limit  time.Duration // of Ask
+	shared bool          // several callers use it, and none closes it
 
 	permit chan struct{} // capacity 1: the goroutine that fills it may use the connection
 	socket *idleReader   // the connection
@@ -113,7 +116,7 @@ func NewSession(ctx context.Context, db *DB, options SessionOptions) (*Session, 
 		return nil, fmt.Errorf("notify: connect: %w", err)
 	}
 	s := &Session{
-		db: pool, conn: conn, idle: options.IdleTimeout, permit: make(chan struct{}, 1), socket: socket,
+		db: pool, conn: conn, idle: options.IdleTimeout, limit: options.Limit, permit: make(chan struct{}, 1), socket: socket,
 		locks: make(map[string]*Lock), lost: make(chan struct{}), checked: time.Now(),
 	}
 	if err := s.setUp(ctx); err != nil {

@@ -84,7 +84,7 @@ func (s *sharing) open(ctx context.Context, db *DB, of *shared, idle time.Durati
 	if session != nil {
 		_ = session.Close()
 	}
-	session, err := NewSession(ctx, db, SessionOptions{IdleTimeout: idle})
+	session, err := NewSession(ctx, db, SessionOptions{IdleTimeout: idle, Limit: sharedLimit})
 	if err != nil {
 		return nil, err
 	}
@@ -140,14 +140,17 @@ func SharedLock(ctx context.Context, db *DB, name string) (lock *Lock, release f
 // Ask runs f with the connection, like Do, on a session that other callers may use. If a context ends during a
 // statement, the driver closes the connection, and the other callers would lose their session. The context that f
 // gets therefore does not end with ctx, and Ask waits for f: at most a minute, and at most 10 s after the end of
-// ctx. A session that takes longer is lost. On a session that is not shared, Ask is Do.
+// ctx. A session that takes longer is lost. On a session that is not shared, Ask is Do with the session's Limit.
 func (s *Session) Ask(ctx context.Context, f func(ctx context.Context, conn *sqlx.Conn) error) error {
 	return s.Do(ctx, func(conn *sqlx.Conn) error {
-		if !s.shared {
+		if s.limit == 0 {
 			return f(ctx, conn)
 		}
-		longer, release := server.Linger(ctx, answer)
-		defer release()
-		return s.Within(longer, sharedLimit, func(ctx context.Context) error { return f(ctx, conn) })
+		if s.shared {
+			var release context.CancelFunc
+			ctx, release = server.Linger(ctx, answer)
+			defer release()
+		}
+		return s.Within(ctx, s.limit, func(ctx context.Context) error { return f(ctx, conn) })
 	})
 }

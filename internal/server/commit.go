@@ -14,6 +14,9 @@ const (
 	endPatience = 5 * time.Second
 	// rollbackLimit is when the context of a ROLLBACK ends, if that of its transaction has not. A server that is cut off rolls back by itself.
 	rollbackLimit = 15 * time.Second
+	// A connection that was idle for idleTrust is pinged before its next use. It is replaced if it does not answer within pingLimit,
+	// because a network may have dropped it without a sign.
+	idleTrust, pingLimit = 5 * time.Second, 5 * time.Second
 )
 
 var errNoRollback = errors.New("the server did not answer a ROLLBACK in time")
@@ -33,9 +36,31 @@ type connection interface {
 
 // boundedConn is a connection whose COMMITs and ROLLBACKs end soon after the context of their transaction, and ROLLBACKs after a time.
 // Those of the driver have no context: they wait for as long as TCP does, a quarter of an hour, if the server's host is gone.
-type boundedConn struct{ connection }
+type boundedConn struct {
+	connection
+	returned time.Time // to the pool
+}
 
-func (c boundedConn) BeginTx(ctx context.Context, options driver.TxOptions) (driver.Tx, error) {
+// IsValid is called when the connection returns to the pool.
+func (c *boundedConn) IsValid() bool {
+	c.returned = time.Now()
+	return c.connection.IsValid()
+}
+
+// ResetSession is called before the pool uses the connection again.
+func (c *boundedConn) ResetSession(ctx context.Context) error {
+	if err := c.connection.ResetSession(ctx); err != nil || time.Since(c.returned) < idleTrust {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, pingLimit)
+	defer cancel()
+	if c.Ping(ctx) != nil {
+		return driver.ErrBadConn
+	}
+	return nil
+}
+
+func (c *boundedConn) BeginTx(ctx context.Context, options driver.TxOptions) (driver.Tx, error) {
 	if _, err := c.connection.BeginTx(ctx, options); err != nil {
 		return nil, err
 	}
@@ -50,7 +75,7 @@ func (c boundedConn) BeginTx(ctx context.Context, options driver.TxOptions) (dri
 }
 
 // end runs the statement that ends a transaction, until a time after ctx has ended.
-func (c boundedConn) end(ctx context.Context, statement string) error {
+func (c *boundedConn) end(ctx context.Context, statement string) error {
 	longer, release := Linger(ctx, endPatience)
 	defer release()
 	_, err := c.ExecContext(longer, statement, nil)

@@ -61,3 +61,22 @@ func TestRollbackEnds(t *testing.T) {
 		require.NoError(t, db.PingContext(t.Context()), "the pool has dropped the connection")
 	})
 }
+
+// The pool replaces an idle connection that was dropped silently.
+func TestIdleConnectionIsReplaced(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config, proxy := s.Database(t), s.Proxy(t)
+		connector, err := server.NewConnector(proxy.Forgetful(config))
+		require.NoError(t, err)
+		db := sql.OpenDB(connector)
+		defer db.Close()
+		require.NoError(t, db.PingContext(t.Context()))
+		proxy.Freeze()
+		mysqltest.Window(t, 6*time.Second) // after 5 s the pool no longer trusts it
+		ended := mysqltest.Result(func() error {
+			_, err := db.ExecContext(t.Context(), "DO 1")
+			return err
+		})
+		require.NoError(t, mysqltest.Receive(t, ended))
+	})
+}

@@ -36,7 +36,7 @@ func (c safeConnector) Connect(ctx context.Context) (driver.Conn, error) {
 		return nil, &authenticationError{"the account's password has the format of MySQL 4.0, which can be read on the network: set the password again", err}
 	}
 	if c, is := conn.(connection); is {
-		return boundedConn{c}, err
+		return &boundedConn{connection: c}, err
 	}
 	return conn, err
 }
