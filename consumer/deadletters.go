@@ -139,7 +139,8 @@ func (c *Consumer) table(ctx context.Context) (*table.Table, error) {
 // the remaining dead letters stay as they were.
 //
 // A message of a message table is published again for its group alone, whole, with a new id and the header mqnotify-retry, and
-// its dead letter is deleted. In any other table the group's consumer reads the current row again, within 5 s
+// its dead letter is deleted. Further columns have the values of the message's row, except those of a unique index, which have their
+// defaults. In any other table the group's consumer reads the current row again, within 5 s
 // if it runs. It handles the row at least once, or exactly once in the transaction of EachTx or BatchTx, and deletes the dead
 // letter with it. Until then DeadLetter.Retrying is true. If the handler fails again, the dead letter has the new error.
 //
@@ -215,17 +216,29 @@ func (c *Consumer) retryLetter(ctx context.Context, t *table.Table, letter uint6
 }
 
 // publishLetter publishes the message of a dead letter for its group, and deletes the dead letter. The server copies the payload,
-// because it may be as large as a packet.
+// because it may be as large as a packet, and the further columns, by which the group may select its messages.
 func (c *Consumer) publishLetter(ctx context.Context, tx *sqlx.Tx, t *table.Table, letter, message uint64, group string) (uint64, error) {
-	payload := "payload"
+	payload := "l.payload"
 	if column, err := t.Column("payload"); err == nil && column.CharSet != "" { // the dead letter has it in UTF-8, as bytes
-		payload = "CONVERT(payload USING utf8mb4)"
+		payload = "CONVERT(l.payload USING utf8mb4)"
 	}
-	result, err := tx.ExecContext(ctx, "INSERT INTO "+ident.Quote(t.Name)+" (headers, payload)"+
-		" SELECT JSON_SET(COALESCE(headers, '{}'), ?, ?), "+payload+" FROM "+schema.DeadLetterTable+" WHERE id = ?",
+	name := ident.Quote(t.Name)
+	columns, values, from := "headers, payload", "JSON_SET(COALESCE(l.headers, '{}'), ?, ?), "+payload, schema.DeadLetterTable+" AS l"
+	further := t.FurtherColumns()
+	for _, column := range further {
+		columns += ", " + ident.Quote(column)
+		values += ", o." + ident.Quote(column)
+	}
+	if len(further) > 0 {
+		from += " JOIN " + name + " AS o ON o.id = l.message_id"
+	}
+	result, err := tx.ExecContext(ctx, "INSERT INTO "+name+" ("+columns+") SELECT "+values+" FROM "+from+" WHERE l.id = ?",
 		`$."`+retryHeader+`"`, fmt.Sprintf("%s/%d", group, message), letter)
 	if err != nil {
 		return 0, err
+	}
+	if n, err := result.RowsAffected(); err == nil && n == 0 {
+		return 0, errGone
 	}
 	id, err := result.LastInsertId()
 	if err != nil {

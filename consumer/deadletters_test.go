@@ -336,3 +336,24 @@ func TestRetryOfATextOfAnotherCharacterSet(t *testing.T) {
 		require.Len(t, again, 2)
 	})
 }
+
+// A retried message keeps the further columns of its row, by which the group selects messages, except unique ones. Without its row it is
+// not published.
+func TestRetryOfAMessageWithFurtherColumns(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openTopic(t, s)
+		do(t, db, "ALTER TABLE orders ADD tenant INT NOT NULL DEFAULT 0, ADD request INT NULL UNIQUE, ADD twice INT AS (tenant * 2)",
+			"INSERT INTO orders (payload, tenant, request) VALUES ('one', 5, 7), ('deleted', 5, 8)")
+		options := Options{Group: "mail", From: "beginning", Where: "tenant = 5", StopAtEnd: true, MaxAttempts: 1, Retry: atOnce}
+		got := failing{}
+		require.NoError(t, run(t, db, "orders", options, got.handler()).wait(t))
+		do(t, db, "DELETE FROM orders WHERE payload = 'deleted'")
+		again, gone, err := lettersOf(t, db, "orders", "mail").RetryDead(t.Context(), DeadFilter{})
+		require.NoError(t, err)
+		require.Len(t, again, 1)
+		require.Len(t, gone, 1)
+		got.mended.Store(true)
+		require.NoError(t, run(t, db, "orders", options, got.handler()).wait(t))
+		require.Equal(t, []string{"one"}, got.payloads())
+	})
+}

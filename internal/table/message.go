@@ -40,6 +40,19 @@ func (t *Table) IsMessageTable() bool {
 	return found == 4
 }
 
+// FurtherColumns returns the names of a message table's further columns that a copy of a row may have too: an INSERT may set them, and
+// no unique index contains them.
+func (t *Table) FurtherColumns() (names []string) {
+	for _, c := range t.Columns {
+		own := c.Name == "id" || c.Name == "created_at" || c.Name == "headers" || c.Name == "payload"
+		unique := slices.ContainsFunc(t.Indexes, func(i Index) bool { return i.Unique && slices.Contains(i.Columns, c.Name) })
+		if !own && !unique && !c.Generated {
+			names = append(names, c.Name)
+		}
+	}
+	return names
+}
+
 func isPayload(dataType string) bool {
 	switch dataType {
 	case "tinyblob", "blob", "mediumblob", "longblob", "varbinary",
