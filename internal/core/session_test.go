@@ -305,3 +305,25 @@ func TestSessionsOfManyDatabases(t *testing.T) {
 		assert.Contains(t, core.HandshakeName(one.Name(), "orders"), one.Name(), "a DBA sees whose it is")
 	})
 }
+
+// Ask on a session that is not shared ends at its limit, and the session is lost.
+func TestAskEndsAtItsLimit(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config, proxy := s.Database(t), s.Proxy(t)
+		db, err := core.OpenConfig(proxy.Config(config))
+		require.NoError(t, err)
+		defer func() { require.NoError(t, db.Close()) }()
+		session, err := core.NewSession(t.Context(), db, core.SessionOptions{IdleTimeout: time.Hour, Limit: 2 * time.Second})
+		require.NoError(t, err)
+		defer func() { _ = session.Close() }()
+		proxy.Freeze()
+		ended := mysqltest.Result(func() error {
+			return session.Ask(t.Context(), func(ctx context.Context, conn *sqlx.Conn) error {
+				_, err := conn.ExecContext(ctx, "DO 1")
+				return err
+			})
+		})
+		require.Error(t, mysqltest.Receive(t, ended))
+		require.Error(t, session.Err())
+	})
+}
