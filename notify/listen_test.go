@@ -258,6 +258,25 @@ func TestListenAfterTruncate(t *testing.T) {
 	})
 }
 
+// A newest row that is deleted by hand is no TRUNCATE: nothing is received again.
+func TestListenAfterDeletedRow(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db, _ := openNotifications(t, s, true)
+		got := listen(t, db, "n")
+		for _, payload := range []string{"one", "two"} {
+			require.NoError(t, notify.Notify(t.Context(), db, "n", payload))
+			assert.Equal(t, payload, string(mysqltest.Receive(t, got).Payload))
+		}
+		mysqltest.Exec(t, db.Pool(), "DELETE FROM mqnotify_notification WHERE payload = 'two'")
+		require.NoError(t, db.Wake(t.Context(), schema.NotificationTable))
+		mysqltest.Window(t, 2*time.Second) // in which "one" was received again
+		require.NoError(t, notify.Notify(t.Context(), db, "n", "three"))
+		n := mysqltest.Receive(t, got)
+		assert.Equal(t, "three", string(n.Payload))
+		assert.False(t, n.Missed)
+	})
+}
+
 // Servers of a cluster leave ids out. The receiver misses nothing, unless there are more ranges of missing ids than maxGaps.
 func TestListenWithStepsOfIDs(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {

@@ -14,6 +14,7 @@ import (
 	"github.com/mqnotify/mqnotify/internal/core"
 	"github.com/mqnotify/mqnotify/internal/schema"
 	"github.com/mqnotify/mqnotify/internal/server"
+	"github.com/mqnotify/mqnotify/internal/table"
 )
 
 // readLimit bounds the read of a page of notifications. A connection that takes longer counts as lost: a network may have dropped it
@@ -155,13 +156,31 @@ func (r *notificationReader) run(ctx context.Context) {
 			_ = server.Pause(ctx, waits.NextBackOff())
 		}
 		largest, some := head.Value()
-		if some && largest < highest { // the ids began again, for example after a TRUNCATE
+		if some && largest < highest && r.restarted(ctx, highest) {
 			r.last, highest = 0, 0
 			r.gaps = nil
 			r.misses()
 		}
 		highest = max(highest, largest)
 	}
+}
+
+// restarted reports whether the ids began again below highest, for example after a TRUNCATE. A row that was deleted by hand does not
+// change the next id.
+func (r *notificationReader) restarted(ctx context.Context, highest uint64) bool {
+	ctx, cancel := context.WithTimeout(ctx, readLimit)
+	defer cancel()
+	conn, err := r.db.Pool().DB.Conn(ctx)
+	if err != nil {
+		return false // asked again after the next wait
+	}
+	defer conn.Close()
+	t, err := table.Describe(ctx, conn, r.db.Name(), schema.NotificationTable)
+	if err != nil {
+		return false
+	}
+	next, known, err := table.NextAutoIncrement(ctx, conn, t)
+	return err == nil && known && next <= highest
 }
 
 // begin reads where to begin. It keeps the ids that are missing then, because transactions that commit later may have them.
