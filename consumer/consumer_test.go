@@ -51,3 +51,17 @@ func lateCommit(t *testing.T, s *mysqltest.Server, writers string) {
 	got.waitFor(t, "one", "three", "four", "late")
 	require.NoError(t, c.end(t))
 }
+
+// A DSN may ask for column names with the table's alias.
+func TestColumnsWithAlias(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config := s.Database(t)
+		config.ColumnsWithAlias = true
+		db := openConfig(t, config, "orders")
+		insert(t, db, "orders", "one")
+		var got collected
+		c := run(t, db, "orders", Options{Group: "g", From: "beginning"}, got.handler())
+		got.waitFor(t, "one")
+		require.NoError(t, c.end(t))
+	})
+}

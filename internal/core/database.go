@@ -57,6 +57,7 @@ func OpenConfig(config *mysql.Config) (*DB, error) {
 	config = config.Clone()
 	config.InterpolateParams = true // a statement with arguments is one round trip, not three
 	config.MultiStatements = false
+	config.ColumnsWithAlias = false // the fields of our queries' rows have the columns' names
 	if config.Params == nil {
 		config.Params = make(map[string]string)
 	}
