@@ -103,7 +103,9 @@ func notificationError(what string, err error) error {
 
 // Listen returns a channel of the notifications of the names. Every notification that commits after Listen has returned will be
 // received. The channel is closed after ctx ends. It receives each notification once, and after a lost connection also those
-// that were committed in the meantime; see [Notification.Missed] for the exceptions. Notifications come in the order of
+// that were committed in the meantime; see [Notification.Missed] for the exceptions. Without Missed it may miss a notification whose
+// transaction takes an hour, because rows are deleted an hour after their INSERT, and one whose transaction was open when Listen began
+// and has taken an id before the newest 20,000. Notifications come in the order of
 // their ids, except that one whose transaction commits late comes late.
 //
 // All Listens of a DB share a few connections. Listen returns ErrOptions, the cause of ctx, or the error of a failed first
