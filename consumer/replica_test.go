@@ -73,6 +73,24 @@ func TestWritableReplica(t *testing.T) {
 	})
 }
 
+// After a promotion a gap no longer waits for writers of other servers.
+func TestPromotedReplica(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, shared *mysqltest.Server) {
+		db := openTopic(t, shared.Start(t))
+		insert(t, db, "orders", "one")
+		do(t, db, "SET GLOBAL read_only = ON") // root may write
+		got := new(collected)
+		c := run(t, db, "orders", Options{From: "beginning", Strict: true, Grace: time.Hour}, got.handler())
+		got.waitFor(t, "one")
+		do(t, db, "SET GLOBAL read_only = OFF")
+		conn := newConn(t, db)
+		onConn(t, conn, "START TRANSACTION", "INSERT INTO orders (payload) VALUES ('never')", "ROLLBACK")
+		insert(t, db, "orders", "three")
+		got.waitFor(t, "one", "three")
+		require.NoError(t, c.end(t))
+	})
+}
+
 // attach opens a database whose tables exist, or come by replication.
 func attach(t *testing.T, config *mysql.Config) *notify.DB {
 	t.Helper()

@@ -129,22 +129,47 @@ func (c *Consumer) Writers(ctx context.Context) (way string, grace time.Duration
 // poll. Their writers can't be seen here.
 type replication struct {
 	session *core.Session
+	grace   time.Duration
 	growth  *server.Growth
 	certain bool
 	doubted time.Time // until then it counts as a replica, because the account lacks the privilege to check
+
+	readOnly bool      // certain only because the server takes no writes, which a promotion changes
+	asked    time.Time // when the server's capabilities were read
 }
 
+// promotedWait is how often the reader of a read-only server checks whether it takes writes now.
+const promotedWait = 5 * time.Second
+
 func newReplication(session *core.Session, grace time.Duration) *replication {
-	caps := session.Capabilities()
-	r := &replication{session: session, growth: caps.Growth(), certain: caps.WritersElsewhere()}
-	if caps.MayBeReplica {
-		r.doubted = time.Now().Add(grace)
-	}
+	r := &replication{session: session, grace: grace}
+	r.set(session.Capabilities())
+	r.asked = time.Time{} // a shared session may be old
 	return r
+}
+
+func (r *replication) set(caps *server.Capabilities) {
+	r.growth, r.certain, r.asked = caps.Growth(), caps.WritersElsewhere(), time.Now()
+	r.readOnly = caps.ReadOnly && !caps.Galera && !caps.MultiPrimary
+	if caps.MayBeReplica {
+		r.doubted = time.Now().Add(r.grace)
+	}
 }
 
 // applies reports whether rows may come from other servers.
 func (r *replication) applies(ctx context.Context) (bool, error) {
+	if r.readOnly && time.Since(r.asked) > promotedWait {
+		err := r.session.Ask(ctx, func(ctx context.Context, conn *sqlx.Conn) error {
+			caps, err := server.Discover(ctx, conn)
+			if err == nil {
+				r.set(caps)
+			}
+			return err
+		})
+		if err != nil {
+			return false, err
+		}
+	}
 	if r.certain {
 		return true, nil
 	}
