@@ -44,7 +44,8 @@ type Options struct {
 	Partitions int
 	// PartitionBy is the key of the partitions: a column of the table, compared byte by byte, or else the header of this name.
 	// A message without it is its own key. Empty means the group's key; for a new group of a message table it is the header
-	// "key". The group stores it as it does Partitions.
+	// "key". The group stores it as it does Partitions. The column's values must not change: a row whose value changes between the
+	// reads of two members may be handled by neither.
 	PartitionBy string
 	// Member names this process in the group's row, at most 255 characters; empty means host and process id.
 	Member string
