@@ -195,7 +195,7 @@ func (l *connection) session(ctx context.Context) (*core.Session, func(), error)
 	// A condition of the user may be slow, and a Poll uses the session all the time: other consumers would wait.
 	if l.options.MembersShare || l.options.Where != "" || l.options.polls() {
 		// It may be idle for as long as a handler takes, and holds no lock.
-		session, err := core.NewSession(ctx, l.db, core.SessionOptions{IdleTimeout: 8 * time.Hour, Limit: askLimit})
+		session, err := core.NewSession(ctx, l.db, core.SessionOptions{IdleTimeout: 8 * time.Hour, Limit: l.options.askLimit})
 		if err != nil {
 			return nil, nil, err
 		}

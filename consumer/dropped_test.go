@@ -4,6 +4,7 @@ import (
 	"context"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/jmoiron/sqlx"
 	"github.com/stretchr/testify/require"
@@ -45,7 +46,7 @@ func TestDroppedWithACondition(t *testing.T) {
 		config, proxy := s.Database(t), s.Proxy(t)
 		db, setup := openConfig(t, proxy.Forgetful(config), "orders"), openConfig(t, config)
 		got := collected{}
-		options := Options{From: "beginning", Where: "payload <> ''", Mode: modePoll, Logger: quiet}
+		options := Options{From: "beginning", Where: "payload <> ''", Mode: modePoll, askLimit: 6 * time.Second, Logger: quiet}
 		run(t, db, "orders", options, got.handler())
 		insert(t, setup, "orders", "one")
 		got.waitFor(t, "one")

@@ -165,6 +165,7 @@ type Options struct {
 	wrap       func(source) source // lets a test wrap the source
 	hasty      bool                // releases partitions while the handler runs: for the test that shows the effect
 	originWait time.Duration       // originWait, shorter for a test
+	askLimit   time.Duration       // askLimit, shorter for a test
 	lockIdle   time.Duration       // IdleTimeout of the session with the group's lock, shorter for a test
 }
 
@@ -253,6 +254,9 @@ func (o Options) withDefaults() (Options, error) {
 	o.counted = new(atomic.Int64)
 	if o.originWait == 0 {
 		o.originWait = originWait
+	}
+	if o.askLimit == 0 {
+		o.askLimit = askLimit
 	}
 	if o.lockIdle == 0 {
 		o.lockIdle = lockIdle
