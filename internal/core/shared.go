@@ -146,11 +146,11 @@ func (s *Session) Ask(ctx context.Context, f func(ctx context.Context, conn *sql
 		if s.limit == 0 {
 			return f(ctx, conn)
 		}
+		asking, release := ctx, func() {}
 		if s.shared {
-			var release context.CancelFunc
-			ctx, release = server.Linger(ctx, answer)
-			defer release()
+			asking, release = server.Linger(ctx, answer)
 		}
-		return s.Within(ctx, s.limit, func(ctx context.Context) error { return f(ctx, conn) })
+		defer release()
+		return s.Within(asking, s.limit, func(ctx context.Context) error { return f(ctx, conn) })
 	})
 }
