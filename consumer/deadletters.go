@@ -139,8 +139,8 @@ func (c *Consumer) table(ctx context.Context) (*table.Table, error) {
 // the remaining dead letters stay as they were.
 //
 // A message of a message table is published again for its group alone, whole, with a new id and the header mqnotify-retry, and
-// its dead letter is deleted. Further columns have the values of the message's row, except those of a unique index, which have their
-// defaults. In any other table the group's consumer reads the current row again, within 5 s
+// its dead letter is deleted. Further columns have the values of the message's row, which must still be there, except the last one of
+// each unique index, which has its default. In any other table the group's consumer reads the current row again, within 5 s
 // if it runs. It handles the row at least once, or exactly once in the transaction of EachTx or BatchTx, and deletes the dead
 // letter with it. Until then DeadLetter.Retrying is true. If the handler fails again, the dead letter has the new error.
 //

@@ -342,7 +342,7 @@ func TestRetryOfATextOfAnotherCharacterSet(t *testing.T) {
 func TestRetryOfAMessageWithFurtherColumns(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
-		do(t, db, "ALTER TABLE orders ADD tenant INT NOT NULL DEFAULT 0, ADD request INT NULL UNIQUE, ADD twice INT AS (tenant * 2)",
+		do(t, db, "ALTER TABLE orders ADD tenant INT NOT NULL DEFAULT 0, ADD request INT NULL, ADD UNIQUE (tenant, request), ADD twice INT AS (tenant * 2)",
 			"INSERT INTO orders (payload, tenant, request) VALUES ('one', 5, 7), ('deleted', 5, 8)")
 		options := Options{Group: "mail", From: "beginning", Where: "tenant = 5", StopAtEnd: true, MaxAttempts: 1, Retry: atOnce}
 		got := failing{}

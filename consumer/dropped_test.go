@@ -21,7 +21,7 @@ func TestDroppedDuringATransaction(t *testing.T) {
 		insert(t, setup, "orders", "one")
 		var attempts atomic.Int64
 		dropped, again := make(chan struct{}), make(chan struct{})
-		c := run(t, db, "orders", Options{Group: "g", From: "beginning", MaxAttempts: -1, Retry: fastRetries, Logger: quiet},
+		c := run(t, db, "orders", Options{Group: "g", From: "beginning", MaxAttempts: -1, Retry: fastRetries, Logger: quiet, lockIdle: 3 * time.Second},
 			EachTx(func(context.Context, *sqlx.Tx, Message) error {
 				if attempts.Add(1) == 1 {
 					proxy.Freeze()

@@ -26,18 +26,22 @@ var awaitLimit = 5 * time.Minute
 // second. If EXISTS can't contain the query, Await runs the query itself instead, with waits from 10 ms to 1 s.
 //
 // The query runs on the DB's pool, outside a transaction, as often as needed. Await returns the cause of ctx when ctx ends, or an
-// error of the query. After a lost connection it continues. A run of the query that takes 5 minutes counts as one.
+// error of the query. After a lost connection it continues. A run of the query that takes 5 minutes counts as one; after two
+// in a row Await returns an error.
 func Await[T any](ctx context.Context, db *DB, topic, query string, args ...any) ([]T, error) {
 	auto := core.NewAuto(db, core.Query("SELECT EXISTS("+query+"\n)", args...).Of(topic, waiting.Insert|waiting.Update|waiting.Delete),
 		core.AutoOptions{Logger: slog.New(slog.DiscardHandler), Slow: true})
 	defer func() { _ = auto.Close() }()
 	polls := &Fibonacci{Jitter: 0.1}
+	late := false
 	for {
 		head, failed := auto.Head(ctx)
 		rows, err := selectWithin[T](ctx, db, query, args)
 		switch {
 		case ctx.Err() != nil:
 			return nil, context.Cause(ctx)
+		case errors.Is(err, context.DeadlineExceeded) && late: // the server would go on with each run
+			return nil, fmt.Errorf("notify: await a condition: the query takes longer than %v: %w", awaitLimit, err)
 		case errors.Is(err, context.DeadlineExceeded) || server.ConnectionLost(err) || server.Retryable(err):
 			failed = err
 		case err != nil:
@@ -45,6 +49,7 @@ func Await[T any](ctx context.Context, db *DB, topic, query string, args ...any)
 		case len(rows) > 0:
 			return rows, nil
 		}
+		late = errors.Is(err, context.DeadlineExceeded)
 		// EXISTS found rows that the query did not return: others may come before the next hint.
 		if exists, _ := head.Value(); failed != nil || exists > 0 {
 			_ = server.Pause(ctx, polls.NextBackOff())

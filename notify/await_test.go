@@ -125,3 +125,11 @@ func TestAwaitOnAReadOnlyServer(t *testing.T) {
 		require.NoError(t, mysqltest.Receive(t, found))
 	})
 }
+
+// A query that is slower than Await allows ends it, after a second run that shows that the connection is not the reason.
+func TestAwaitSlowQuery(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		_, err := notify.Await[int](t.Context(), openDB(t, s.Database(t)), "orders", "SELECT SLEEP(60)")
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+	})
+}

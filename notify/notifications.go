@@ -5,6 +5,7 @@ import (
 
 	"context"
 	"database/sql"
+	"database/sql/driver"
 
 	"slices"
 	"strings"
@@ -17,7 +18,7 @@ import (
 	"github.com/mqnotify/mqnotify/internal/table"
 )
 
-// readLimit bounds the read of a page of notifications. A connection that takes longer counts as lost: a network may have dropped it
+// readLimit bounds each read of notifications. A connection that takes longer counts as lost: a network may have dropped it
 // without a sign.
 var readLimit = time.Minute
 
@@ -174,7 +175,7 @@ func (r *notificationReader) restarted(ctx context.Context, highest uint64) bool
 	if err != nil {
 		return false // asked again after the next wait
 	}
-	defer conn.Close()
+	defer func() { _ = conn.Raw(func(any) error { return driver.ErrBadConn }) }() // NextAutoIncrement changes a setting of its session
 	t, err := table.Describe(ctx, conn, r.db.Name(), schema.NotificationTable)
 	if err != nil {
 		return false
@@ -347,7 +348,7 @@ func (r *notificationReader) deliver(ctx context.Context, where string, args ...
 	return len(page), err
 }
 
-// prune deletes old notifications, but never the newest, whose absence would look like a TRUNCATE. If the account may not, another
+// prune deletes old notifications, but never the newest, because the head would go back. If the account may not, another
 // listening process does. prune selects the ids first, without a lock, because a DELETE of a range would wait for the transaction that
 // holds the next row.
 func (r *notificationReader) prune(ctx context.Context) {

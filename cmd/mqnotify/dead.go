@@ -149,7 +149,7 @@ func (a *app) dead(ctx context.Context, o deadOptions, topic, verb string) error
 			err = written
 		}
 		if err == nil && len(gone) > 0 {
-			err = fmt.Errorf("%w: `mqnotify dead %s delete` deletes these dead letters: %v", errRowsGone, topic, gone)
+			err = fmt.Errorf("%w, and these can't be retried (`mqnotify dead %s show ID` shows what is stored, and delete deletes it): %v", errRowsGone, topic, gone)
 		}
 		return o.allFound(err, len(messages)+len(gone))
 	case deadDelete:

@@ -129,7 +129,7 @@ var needs = []need{
 			{privileges: "SELECT", table: schema.DeadLetterTable},
 			{privileges: "SELECT", table: schema.RetryTable},
 		}},
-	{[]string{roleDead}, "dead, for retry and delete of messages",
+	{[]string{roleDead}, "dead, for retry and delete of messages. If the topic has further columns, add them to those of INSERT",
 		[]grant{
 			{privileges: "SELECT, " + insertMessage},
 			{privileges: "SELECT, DELETE", table: schema.DeadLetterTable},

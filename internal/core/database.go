@@ -136,7 +136,7 @@ const poolConns = 50
 // wake trigger use up to four connections outside the pool.
 //
 // The Commit of a transaction that gets no answer fails 5 s after the end of the context with which the transaction began; whether it is
-// committed is then unknown. A Rollback that gets no answer fails then too, and at the latest after 20 s; the server rolls back by itself.
+// committed is then unknown. A Rollback that gets no answer fails then too, and at the latest after two minutes; the server rolls back by itself.
 func (db *DB) Pool() *sqlx.DB { return db.pool }
 
 // Name returns the database's name.

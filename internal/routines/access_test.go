@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/go-sql-driver/mysql"
 	"github.com/stretchr/testify/assert"
@@ -128,6 +129,11 @@ func TestModes(t *testing.T) {
 			require.Equal(t, value(id+1), mysqltest.Receive(t, result), mode)
 		}
 		require.Equal(t, 1, mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(DISTINCT payload) FROM `o\"r'd\\``ers`"))
+		begun := time.Now()
+		head, err := connect(t, db, "SET div_precision_increment = 0").head(t.Context(), `o"r'd\`+"`ers", 1000, 0.4)
+		require.NoError(t, err)
+		require.False(t, head.Valid)
+		require.GreaterOrEqual(t, time.Since(begun), 400*time.Millisecond, "a part of a second is not rounded away")
 	})
 }
 

@@ -58,7 +58,7 @@ BEGIN
         END IF;
         SET above = @mqnotify_found IS NOT NULL OR @mqnotify_id IS NOT NULL, @mqnotify_found = NULL;
       END IF;
-      SET remaining = TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), until) / 1000000;
+      SET remaining = TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), until) * 0.000001; -- a division rounds by div_precision_increment
       IF remaining <= 0 THEN
         LEAVE waiting;
       END IF;
@@ -92,7 +92,7 @@ BEGIN
           SET doubted = TRUE, phase = IF(IS_USED_LOCK(CONCAT(gate, leader, ':', phase)) <=> leader, phase, NULL);
         END IF;
       ELSE
-        SET elapsed = TIMESTAMPDIFF(MICROSECOND, began_at, UTC_TIMESTAMP(6)) / 1000000;
+        SET elapsed = TIMESTAMPDIFF(MICROSECOND, began_at, UTC_TIMESTAMP(6)) * 0.000001;
         -- SLEEP in a DO statement would ignore a KILL.
         SET passed = SLEEP(LEAST(remaining, IF(phase IS NULL OR elapsed > 4, 1, 0.1), GREATEST(0.0002, elapsed / 4)));
       END IF;

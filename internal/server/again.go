@@ -51,7 +51,7 @@ func Linger(ctx context.Context, d time.Duration) (_ context.Context, release co
 	return LingerIn(context.WithoutCancel(ctx), ctx, d)
 }
 
-// LingerIn is [Linger] for a context that also ends with parent.
+// LingerIn returns a context with the values of parent. It ends with parent, or at the time d after ctx, with the cause of ctx.
 func LingerIn(parent, ctx context.Context, d time.Duration) (_ context.Context, release context.CancelFunc) {
 	longer, cancel := context.WithCancelCause(parent)
 	stop := context.AfterFunc(ctx, func() {

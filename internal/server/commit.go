@@ -3,23 +3,26 @@ package server
 import (
 	"context"
 	"database/sql/driver"
-	"errors"
 	"fmt"
 	"time"
+
+	"github.com/go-sql-driver/mysql"
 )
 
 const (
 	// endPatience is how long a COMMIT or ROLLBACK may still take when its context has ended. It is usually enough to learn whether the
 	// rows are stored.
 	endPatience = 5 * time.Second
-	// rollbackLimit is when the context of a ROLLBACK ends, if that of its transaction has not. A server that is cut off rolls back by itself.
-	rollbackLimit = 15 * time.Second
 	// A connection that was idle for idleTrust is pinged before its next use. It is replaced if it does not answer within pingLimit,
 	// because a network may have dropped it without a sign.
 	idleTrust, pingLimit = 5 * time.Second, 5 * time.Second
 )
 
-var errNoRollback = errors.New("the server did not answer a ROLLBACK in time")
+// rollbackLimit is when the context of a ROLLBACK ends, if that of its transaction has not. A large transaction may take that long. A
+// server that is cut off rolls back by itself. Tests make it shorter.
+var rollbackLimit = 2 * time.Minute
+
+var errNoRollback = fmt.Errorf("the server did not answer a ROLLBACK in time: %w", mysql.ErrInvalidConn)
 
 // connection has the interfaces of the driver's connections that database/sql uses.
 type connection interface {
@@ -41,7 +44,7 @@ type boundedConn struct {
 	returned time.Time // to the pool
 }
 
-// IsValid is called when the connection returns to the pool.
+// IsValid is called when the connection returns to the pool, and by those that use it outside.
 func (c *boundedConn) IsValid() bool {
 	c.returned = time.Now()
 	return c.connection.IsValid()

@@ -57,7 +57,8 @@ func TestRollbackEnds(t *testing.T) {
 		tx, err := db.BeginTx(t.Context(), nil)
 		require.NoError(t, err)
 		proxy.Freeze()
-		require.Error(t, mysqltest.Receive(t, mysqltest.Result(tx.Rollback)))
+		err = mysqltest.Receive(t, mysqltest.Result(tx.Rollback))
+		require.True(t, server.ConnectionLost(err), err)
 		require.NoError(t, db.PingContext(t.Context()), "the pool has dropped the connection")
 	})
 }

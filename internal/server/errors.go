@@ -73,6 +73,10 @@ const (
 	ErrHookFailed             = 3100 // a server that lost the others of its group
 	ErrRolledBackInCommit     = 3101 // another server of the group has changed the same row before
 	ErrLockNoWait             = 3572
+	ErrGroupState             = 3796 // group_replication_consistency: the server is not part of its group yet
+	ErrGroupBefore            = 3797 // it could not wait for earlier transactions of the group
+	ErrGroupAfter             = 3798 // it could not wait for earlier transactions on the others
+	ErrGroupStops             = 3799
 	ErrConvertString          = 3854 // a text that the column's character set can't represent
 	ErrStatementTime          = 1969 // MariaDB's max_statement_time
 	ErrExecutionTime          = 3024 // MySQL's max_execution_time
@@ -121,7 +125,8 @@ func ConnectionLost(err error) bool {
 // Busy reports whether err means that the server accepts no work now, and may accept it later.
 func Busy(err error) bool {
 	return Is(err, ErrTooManyConnections, ErrTooManyUserConnections, ErrAccountLimit, ErrOfflineMode, ErrTooManyStatements, ErrNoThread,
-		ErrNotPrepared, ErrHookFailed, ErrErrorDuringCommit, ErrDiskFull, ErrTableFull, ErrLockTableFull, ErrOutOfMemory, ErrOutOfSortMemory, ErrOutOfResources)
+		ErrNotPrepared, ErrGroupState, ErrGroupBefore, ErrGroupAfter, ErrGroupStops, ErrHookFailed, ErrErrorDuringCommit,
+		ErrDiskFull, ErrTableFull, ErrLockTableFull, ErrOutOfMemory, ErrOutOfSortMemory, ErrOutOfResources)
 }
 
 // Retryable reports whether a transaction that failed with err may succeed when it is

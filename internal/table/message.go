@@ -41,11 +41,11 @@ func (t *Table) IsMessageTable() bool {
 }
 
 // FurtherColumns returns the names of a message table's further columns that a copy of a row may have too: an INSERT may set them, and
-// no unique index contains them.
+// they do not make the copy equal to the row in a unique index.
 func (t *Table) FurtherColumns() (names []string) {
 	for _, c := range t.Columns {
 		own := c.Name == "id" || c.Name == "created_at" || c.Name == "headers" || c.Name == "payload"
-		unique := slices.ContainsFunc(t.Indexes, func(i Index) bool { return i.Unique && slices.Contains(i.Columns, c.Name) })
+		unique := slices.ContainsFunc(t.Indexes, func(i Index) bool { return i.Unique && i.Columns[len(i.Columns)-1] == c.Name })
 		if !own && !unique && !c.Generated {
 			names = append(names, c.Name)
 		}

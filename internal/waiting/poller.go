@@ -208,6 +208,8 @@ func (p *poller) tell() {
 		_, known := p.triggers[t.Table]
 		switch place, why := t.gate.place.Load(), t.gate.why.Load(); {
 		case !known:
+		case place == nil && why == nil && p.dirty.caps.WritersElsewhere(): // the gate will say so
+			t.tell(false, errElsewhere)
 		case place == nil && why != nil && (errors.Is(*why, errElsewhere) || errors.Is(*why, errShared)):
 			t.tell(false, *why)
 		case !p.hinted(t):

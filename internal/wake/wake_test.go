@@ -86,9 +86,16 @@ func TestInstallAfterRename(t *testing.T) {
 		require.Equal(t, []string{"orders insert", "orders delete"}, installed())
 		mysqltest.ExecAll(t, db.Pool(), "INSERT INTO orders (payload) VALUES ('x')", "INSERT INTO orders_2025 (payload) VALUES ('x')")
 
+		restored, err := waiting.Trigger("another", "orders", "insert") // as a dump of another database has it
+		require.NoError(t, err)
+		mysqltest.ExecAll(t, db.Pool(), "DROP TRIGGER mqnotify_wake_insert_orders", strings.Replace(restored, " ON `orders`", " ON `orders_2025`", 1))
+		require.Equal(t, []string{"orders delete"}, installed())
+		require.NoError(t, wake.Install(t.Context(), db, all, "orders"))
+		require.Equal(t, []string{"orders insert", "orders delete"}, installed())
+
 		mysqltest.ExecAll(t, db.Pool(), "DROP TRIGGER mqnotify_wake_insert_orders",
 			"CREATE TRIGGER mqnotify_wake_insert_orders AFTER INSERT ON orders_2025 FOR EACH ROW SET @seen = 1")
-		err := wake.Install(t.Context(), db, all, "orders")
+		err = wake.Install(t.Context(), db, all, "orders")
 		require.ErrorContains(t, err, "on `orders_2025`")
 		require.Equal(t, []string{"orders delete"}, installed())
 	})
