@@ -58,7 +58,8 @@ BEGIN
         END IF;
         SET above = @mqnotify_found IS NOT NULL OR @mqnotify_id IS NOT NULL, @mqnotify_found = NULL;
       END IF;
-      SET remaining = TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), until) * 0.000001; -- a division rounds by div_precision_increment
+      -- A division would be rounded by div_precision_increment.
+      SET remaining = TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), until) * 0.000001;
       IF remaining <= 0 THEN
         LEAVE waiting;
       END IF;
