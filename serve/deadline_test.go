@@ -34,21 +34,21 @@ func (e *ends) counted() (bounded, forever int) {
 
 type endsConn struct {
 	net.Conn
-	ends *ends
-	late bool // a deadline is set
+	ends    *ends
+	limited bool // a deadline is set
 }
 
 func (c *endsConn) SetWriteDeadline(at time.Time) error {
 	c.ends.mu.Lock()
 	defer c.ends.mu.Unlock()
-	c.late = !at.IsZero()
+	c.limited = !at.IsZero()
 	return c.Conn.SetWriteDeadline(at)
 }
 
 func (c *endsConn) Write(p []byte) (int, error) {
 	c.ends.mu.Lock()
 	if bytes.HasSuffix(p, []byte("0\r\n\r\n")) {
-		if c.late {
+		if c.limited {
 			c.ends.bounded++
 		} else {
 			c.ends.forever++

@@ -46,14 +46,21 @@ func TestCommitEndsWithItsContext(t *testing.T) {
 	})
 }
 
+// openForgetful returns a pool whose connections are dropped silently when the proxy is frozen.
+func openForgetful(t *testing.T, s *mysqltest.Server) (*sql.DB, *mysqltest.Proxy) {
+	t.Helper()
+	config, proxy := s.Database(t), s.Proxy(t) // the proxy ends first, and with it the connections that it holds
+	connector, err := server.NewConnector(proxy.Forgetful(config))
+	require.NoError(t, err)
+	db := sql.OpenDB(connector)
+	t.Cleanup(func() { _ = db.Close() })
+	return db, proxy
+}
+
 // A ROLLBACK that gets no answer ends, even if the context of its transaction does not.
 func TestRollbackEnds(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
-		config, proxy := s.Database(t), s.Proxy(t)
-		connector, err := server.NewConnector(proxy.Forgetful(config))
-		require.NoError(t, err)
-		db := sql.OpenDB(connector)
-		defer db.Close()
+		db, proxy := openForgetful(t, s)
 		tx, err := db.BeginTx(t.Context(), nil)
 		require.NoError(t, err)
 		proxy.Freeze()
@@ -66,11 +73,7 @@ func TestRollbackEnds(t *testing.T) {
 // The pool replaces an idle connection that was dropped silently.
 func TestIdleConnectionIsReplaced(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
-		config, proxy := s.Database(t), s.Proxy(t)
-		connector, err := server.NewConnector(proxy.Forgetful(config))
-		require.NoError(t, err)
-		db := sql.OpenDB(connector)
-		defer db.Close()
+		db, proxy := openForgetful(t, s)
 		require.NoError(t, db.PingContext(t.Context()))
 		proxy.Freeze()
 		mysqltest.Window(t, 6*time.Second) // after 5 s the pool no longer trusts it

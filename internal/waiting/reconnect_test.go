@@ -4,8 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"log/slog"
-	"net"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -49,20 +47,11 @@ func TestVanishedConnections(t *testing.T) {
 		makeTopic(t, db, config, "orders", true)
 		makeTopic(t, db, config, "other", true)
 		proxy := s.Proxy(t)
-		var vanished atomic.Bool
-		through := config.Clone()
-		through.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
-			if !vanished.Load() {
-				address = proxy.Addr()
-			}
-			return new(net.Dialer).DialContext(ctx, network, address)
-		}
-		w := waiting.New(through, mysqltest.Logger(t, slog.LevelDebug))
+		w := waiting.New(proxy.Forgetful(config), mysqltest.Logger(t, slog.LevelDebug))
 		w.SetLeaderWait(2 * time.Second)
 		l := w.Listen(topicOf("orders"))
 		defer func() { require.NoError(t, l.Close()) }()
 		require.NoError(t, l.Ready(t.Context()))
-		vanished.Store(true)
 		proxy.Freeze()
 		mysqltest.Exec(t, db, "INSERT INTO orders (payload) VALUES ('x')")
 		other := w.Listen(topicOf("other")) // the poller sends a statement
