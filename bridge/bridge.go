@@ -31,7 +31,8 @@ type Options struct {
 	// Destination.Timeout if that is longer.
 	SendTimeout time.Duration
 	// Retry returns the waits between two attempts while the destination is away or refuses; nil means exponential from 100 ms to
-	// 10 s. The waits restart after a confirmed message. If Retry gives up (backoff.Stop), Run returns the error.
+	// 10 s. The waits restart after a confirmed message. If Retry gives up (backoff.Stop), Run returns the error; a refused
+	// message goes to the dead letters.
 	Retry func() backoff.BackOff
 	// Report, if not nil, is called after each page, by the goroutine that sends. It must not block.
 	Report func(Progress)

@@ -36,8 +36,12 @@ func newAhead(r *rows) *ahead {
 	}
 }
 
-// scanner returns a function that reads a result's row into a page.
-func (a *ahead) scanner() func(result *sql.Rows, p *page) (Message, error) {
+// CommitWait implements [waiting.Carrier].
+func (a *ahead) CommitWait() string { return a.wait }
+
+// Row implements [waiting.Carrier]. It keeps only a row whose id follows after directly, because rows before another one may be
+// missing.
+func (a *ahead) Row(after uint64, result *sql.Rows) (id uint64, keep func(), err error) {
 	columns := 4
 	if a.shares != nil {
 		columns = 5
@@ -46,27 +50,16 @@ func (a *ahead) scanner() func(result *sql.Rows, p *page) (Message, error) {
 	for i := range raw {
 		into[i] = &raw[i]
 	}
-	return func(result *sql.Rows, p *page) (Message, error) {
-		if err := result.Scan(into...); err != nil {
-			return Message{}, err
-		}
-		for i := range raw {
-			if values[i] = nil; raw[i] != nil {
-				values[i] = []byte(raw[i])
-			}
-		}
-		return message(a.topic, values, p, a.shares)
+	if err := result.Scan(into...); err != nil {
+		return 0, nil, err
 	}
-}
-
-// CommitWait implements [waiting.Carrier].
-func (a *ahead) CommitWait() string { return a.wait }
-
-// Row implements [waiting.Carrier]. It keeps only a row whose id follows after directly, because rows before another one may be
-// missing.
-func (a *ahead) Row(after uint64, result *sql.Rows) (id uint64, keep func(), err error) {
+	for i := range raw {
+		if raw[i] != nil {
+			values[i] = []byte(raw[i])
+		}
+	}
 	p := &page{}
-	m, err := a.scanner()(result, p)
+	m, err := message(a.topic, values, p, a.shares)
 	if err != nil || m.ID != after+1 {
 		return m.ID, nil, err
 	}

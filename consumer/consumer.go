@@ -296,7 +296,7 @@ func (l *connection) read(ctx, handling context.Context, rows *rows, stored ledg
 	if l.options.Group != "" && !rows.messages {
 		reader.retries = &retries{topic: rows.table.Name, group: l.options.Group}
 	}
-	l.origins.group, l.origins.wait, l.origins.next = l.options.Group, l.options.originWait, time.Time{}
+	l.origins.group, l.origins.wait, l.origins.read = l.options.Group, l.options.originWait, time.Time{}
 	l.origins.known = l.origins.known && l.options.Group == "" // a group reads them from the server, where they are stored
 	var reading sync.WaitGroup
 	reading.Go(func() {
@@ -335,7 +335,7 @@ func (l *connection) waiter(ctx context.Context, rows *rows) (core.Waiter, error
 	default:
 		return core.NewAuto(l.db, head, core.AutoOptions{Logger: l.log}), nil
 	}
-	session, err := core.NewSession(ctx, l.db, core.SessionOptions{})
+	session, err := core.NewHandshakeSession(ctx, l.db)
 	if err != nil {
 		return nil, err
 	}

@@ -126,25 +126,22 @@ func (d *delivery) batch(ctx, handling context.Context, b batch) error {
 		d.progress.Settle(b.settled)
 		d.unsaved = d.offset != nil
 	}
-	d.watched()
+	if d.options.Watch != nil && d.progress.Settled != d.told {
+		d.told = d.progress.Settled
+		d.options.Watch(position.Text(&d.progress))
+	}
 	if b.handled != nil {
 		close(b.handled)
 	}
 	return nil
 }
 
-// watched calls Options.Watch if the watermark has moved.
-func (d *delivery) watched() {
-	if d.options.Watch != nil && d.progress.Settled != d.told {
-		d.told = d.progress.Settled
-		d.options.Watch(position.Text(&d.progress))
-	}
-}
-
 // deliver calls the handler until the messages are handled or have become dead letters.
 func (d *delivery) deliver(ctx, handling context.Context, messages []Message, inOrder bool) error {
-	if err := d.pause(ctx); err != nil {
-		return err
+	if d.dead >= 2 {
+		if err := d.pause(ctx); err != nil {
+			return err
+		}
 	}
 	messages, attempts, err := d.try(ctx, handling, messages, inOrder)
 	if err == nil || errors.Is(err, ErrStop) {
@@ -184,12 +181,9 @@ func (d *delivery) deliver(ctx, handling context.Context, messages []Message, in
 	})
 }
 
-// pause waits if the last two or more messages became dead letters. What the handler needs may be unavailable, and without the wait
+// pause waits, because the last two or more messages became dead letters. What the handler needs may be unavailable, and without the wait
 // the whole topic would become dead letters.
 func (d *delivery) pause(ctx context.Context) error {
-	if d.dead < 2 {
-		return nil
-	}
 	if d.pauses == nil {
 		d.pauses = d.options.Retry()
 	}
@@ -355,9 +349,9 @@ func (d *delivery) saveIfDue(ctx context.Context) error {
 	return d.save(ctx)
 }
 
-// save stores the progress if it has changed and there is a group.
+// save stores the progress if it has changed, and there is a group.
 func (d *delivery) save(ctx context.Context) error {
-	if !d.unsaved || d.offset == nil {
+	if !d.unsaved {
 		return nil
 	}
 	if err := d.offset.store(ctx, d.db.Pool(), d.progress); err != nil {

@@ -83,9 +83,6 @@ const (
 func (r *reader) sayWait(ctx context.Context) {
 	now := time.Now()
 	switch {
-	case !r.withheld:
-		r.sayNext = time.Time{}
-		return
 	case r.sayNext.IsZero():
 		r.sayNext = now.Add(waitSaid)
 		return

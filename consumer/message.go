@@ -4,6 +4,7 @@ import (
 	"database/sql/driver"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strconv"
 	"time"
@@ -133,4 +134,56 @@ func toID(value driver.Value) (uint64, error) {
 		return strconv.ParseUint(string(id), 10, 64)
 	}
 	return 0, fmt.Errorf("consumer: key %v is not a positive integer", value)
+}
+
+// page is the result of one read. Its messages share its memory.
+type page struct {
+	messages []Message
+	full     bool // there may be more rows
+	bytes    int
+	arena    []byte
+	doubtful bool // the encoding of a value depends on whether its column is JSON, which may have changed and is not in the result
+}
+
+// errEnough ends the reading of a result because the page is full.
+var errEnough = errors.New("enough")
+
+// keep copies a value that the driver overwrites at the next row.
+func (p *page) keep(value []byte) []byte {
+	p.bytes += len(value)
+	if p.arena == nil || len(p.arena)+len(value) > cap(p.arena) {
+		p.arena = make([]byte, 0, max(64<<10, len(value)))
+	}
+	from := len(p.arena)
+	p.arena = append(p.arena, value...)
+	return p.arena[from:len(p.arena):len(p.arena)]
+}
+
+// message decodes a row of a message table: id, created_at, headers, payload, and the partition in a shared group.
+func message(topic string, values []driver.Value, p *page, shares *shares) (Message, error) {
+	id, err := toID(values[0])
+	if err != nil {
+		return Message{}, err
+	}
+	part, err := shares.partOf(id, values[4:])
+	if err != nil || part == passed {
+		return Message{ID: id, part: part}, err
+	}
+	m := Message{ID: id, Topic: topic, part: part}
+	if created, ok := values[1].([]byte); ok {
+		m.CreatedAt = parseTime(created)
+	}
+	if text, ok := values[2].([]byte); ok {
+		m.Headers = headers(text)
+		p.bytes += len(text)
+	}
+	switch payload := values[3].(type) {
+	case []byte:
+		m.Payload = p.keep(payload)
+	case string:
+		m.Payload = p.keep([]byte(payload))
+	default:
+		m.Payload = []byte{}
+	}
+	return m, nil
 }

@@ -129,7 +129,8 @@ type Options struct {
 	// handled within FlushInterval before it.
 	FlushInterval time.Duration
 	// MaxAttempts is how often a message's handler may fail before the message goes to the group's dead letters; without a group
-	// Run then returns a HandlerError. 0 means 5, a negative value no limit. The messages behind it wait in the meantime. The
+	// Run then returns a HandlerError. 0 means 5, a negative value no limit. The messages of a page that has failed that often are
+	// handled one by one, and each may fail as often again. The messages behind it wait in the meantime. The
 	// count restarts with the process. When several messages in a row have become dead letters, Run waits before each further
 	// one as Retry says.
 	MaxAttempts int

@@ -92,25 +92,27 @@ type origins struct {
 	known  bool
 	before origin
 	next   time.Time // no check before this time
+	read   time.Time // no read of the origin before this time
 }
 
-// checkOrigin returns ErrBelowOffset if the table was truncated since the group's offset began, even if its ids are larger now.
+// checkOrigin returns ErrBelowOffset if ids have appeared below 1, or if the table was truncated since the group's offset began, even if its ids are larger now.
 func (r *reader) checkOrigin(ctx context.Context) error {
 	o := r.origins
-	if o == nil || time.Now().Before(o.next) {
-		return nil
-	}
-	r.unchecked = false
+	o.next = time.Now().Add(o.wait)
 	if err := r.checkLeast(ctx); err != nil {
 		return err
 	}
 	began := time.Now()
+	if began.Before(o.read) {
+		return nil
+	}
+	r.unchecked = false
 	now, known, err := readOrigin(ctx, r.rows)
 	if err != nil {
 		return err
 	}
 	// Take at most a thousandth of the time, because the server reads the numbers of all its tables.
-	o.next = time.Now().Add(max(o.wait, 1000*time.Since(began)))
+	o.read = time.Now().Add(1000 * time.Since(began))
 	if !known && !o.begins {
 		return nil
 	}

@@ -49,7 +49,7 @@ var errDrained = errors.New("the end of the table")
 // reader reads every row once over one connection, and hands the rows out.
 type reader struct {
 	rows        *rows
-	origins     *origins // nil in some tests
+	origins     *origins
 	retries     *retries // nil unless dead letters are retried by reading their rows
 	source      source
 	grace       time.Duration // how long a gap stays open after its writers have ended, if some writers can't be seen
@@ -120,7 +120,7 @@ func (r *reader) run(ctx context.Context) error {
 		if err := r.retry(ctx); err != nil {
 			return err
 		}
-		if r.unchecked = r.unchecked || found; r.unchecked {
+		if r.unchecked = r.unchecked || found; r.unchecked && !time.Now().Before(r.origins.next) {
 			if err := r.checkOrigin(ctx); err != nil {
 				return err
 			}
@@ -130,7 +130,11 @@ func (r *reader) run(ctx context.Context) error {
 				return err
 			}
 		}
-		r.sayWait(ctx)
+		if r.withheld {
+			r.sayWait(ctx)
+		} else {
+			r.sayNext = time.Time{}
+		}
 		seen := head
 		if head, err = r.waiter.Wait(ctx, head, r.bound(found)); err != nil {
 			return err
@@ -253,7 +257,7 @@ type reading struct {
 
 // readPage reads the rows after the frontier and hands them out.
 func (r *reader) readPage(ctx context.Context) (reading, error) {
-	if r.wm.full() {
+	if len(r.wm.seen.Spans) >= maxSpans { // the set of ids above the gaps has reached its memory limit
 		r.log.WarnContext(ctx, "reading waits until a writer ends: too many gaps are open", "gaps", maxSpans)
 		return reading{head: r.wm.frontier, withheld: true}, nil
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/mqnotify/mqnotify/internal/core"
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 	"github.com/mqnotify/mqnotify/notify"
+	"github.com/mqnotify/mqnotify/producer"
 )
 
 // A replica that takes writes, as it does by default, sees no open transaction of its source. A row that commits late
@@ -68,6 +69,12 @@ func TestWritableReplica(t *testing.T) {
 				require.ErrorIs(t, c.Run(t.Context(), got.handler()), errReplica)
 			}
 		}
+		turns, err := New(copied, "orders", Options{Mode: modeHandshake})
+		require.NoError(t, err)
+		require.ErrorIs(t, turns.Run(t.Context(), got.handler()), notify.ErrOptions)
+		p, err := producer.New(copied, "orders", producer.Options{Mode: modeHandshake})
+		require.NoError(t, err)
+		require.ErrorIs(t, p.Run(t.Context()), notify.ErrOptions)
 		cancel()
 		require.NoError(t, mysqltest.Receive(t, wrote))
 	})

@@ -138,35 +138,6 @@ func newRows(session *core.Session, t *table.Table, options Options) (*rows, err
 	return r, nil
 }
 
-// message decodes a row of a message table: id, created_at, headers, payload, and the partition in a shared group.
-func message(topic string, values []driver.Value, p *page, shares *shares) (Message, error) {
-	id, err := toID(values[0])
-	if err != nil {
-		return Message{}, err
-	}
-	part, err := shares.partOf(id, values[4:])
-	if err != nil || part == passed {
-		return Message{ID: id, part: part}, err
-	}
-	m := Message{ID: id, Topic: topic, part: part}
-	if created, ok := values[1].([]byte); ok {
-		m.CreatedAt = parseTime(created)
-	}
-	if text, ok := values[2].([]byte); ok {
-		m.Headers = headers(text)
-		p.bytes += len(text)
-	}
-	switch payload := values[3].(type) {
-	case []byte:
-		m.Payload = p.keep(payload)
-	case string:
-		m.Payload = p.keep([]byte(payload))
-	default:
-		m.Payload = []byte{}
-	}
-	return m, nil
-}
-
 // share adds the partition to the columns, and keeps the contents of foreign messages on the server. It does so only for message
 // tables, because in other tables an IF would lose a column's type.
 func (r *rows) share(s *shares) error {
@@ -291,7 +262,11 @@ func (r *rows) add(p *page, values []driver.Value, limit int) error {
 	if err != nil {
 		return err
 	}
-	return p.add(m, limit)
+	p.messages = append(p.messages, m)
+	if p.full = p.bytes >= pageBytes || len(p.messages) == limit; p.full {
+		return errEnough
+	}
+	return nil
 }
 
 // ids reads at most limit keys of (after, upTo], in order.

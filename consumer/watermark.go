@@ -103,9 +103,6 @@ func (w *watermark) settle(id uint64) {
 // waiting reports whether there are gaps below the frontier, or a head whose writers have not all ended.
 func (w *watermark) waiting() bool { return w.settled < max(w.frontier, w.polled) }
 
-// full reports whether the set of ids above the gaps has reached its memory limit.
-func (w *watermark) full() bool { return len(w.seen.Spans) >= maxSpans }
-
 // observe records a poll: the head, and the writers that were open after it was read.
 //
 // It returns the range of ids, Lo and Hi included, whose gaps the caller must read again, because a writer that may have filled them

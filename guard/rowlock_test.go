@@ -199,7 +199,7 @@ func TestLimitWithLock(t *testing.T) {
 // in the meantime, and the call happens once.
 func TestTwoStep(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
-		db, _ := openAccounts(t, s)
+		db, config := openAccounts(t, s)
 		calls := 0
 		lockedDuring := func() bool { // what others see while the call is under way
 			err := guard.LockRow(t.Context(), db, account(1), -1, func(context.Context, *sqlx.Tx) error { return nil })
@@ -264,6 +264,22 @@ func TestTwoStep(t *testing.T) {
 		err := pay.Do(t.Context(), db, account(1))
 		require.ErrorIs(t, err, notify.ErrLockLost)
 		require.Equal(t, "new", mysqltest.Value[string](t, db.Pool(), "SELECT state FROM `acc``ounts` WHERE id = 1"))
+
+		// Another transaction keeps the row after the call: the call is not forgotten.
+		config.Params = map[string]string{"innodb_lock_wait_timeout": "1"}
+		impatient, err := notify.OpenConfig(config)
+		require.NoError(t, err)
+		defer func() { require.NoError(t, impatient.Close()) }()
+		other, err := db.Pool().BeginTxx(t.Context(), nil)
+		require.NoError(t, err)
+		pay.Call = func(ctx context.Context) error {
+			_, err := other.ExecContext(ctx, "UPDATE `acc``ounts` SET state = 'held' WHERE id = 2")
+			return err
+		}
+		err = pay.Do(t.Context(), impatient, account(2))
+		require.ErrorIs(t, err, notify.ErrLockLost)
+		require.NotErrorIs(t, err, notify.ErrNotAcquired)
+		require.NoError(t, other.Rollback())
 
 		// The lease was lost before the call: there was no call.
 		calls = 0

@@ -94,8 +94,11 @@ func (s TwoStep) Do(ctx context.Context, db *notify.DB, row RowRef) error {
 		}
 		return lease.fence(ctx, tx, held.Token())
 	})
-	if notHolder(err) {
+	switch {
+	case notHolder(err):
 		return fmt.Errorf("%w: %w", notify.ErrLockLost, err)
+	case errors.Is(err, notify.ErrNotAcquired): // which would mean that Call did not run
+		return fmt.Errorf("%w: after Call: %v", notify.ErrLockLost, err) //nolint:errorlint // not to wrap it
 	}
 	return err
 }

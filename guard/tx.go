@@ -8,11 +8,12 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/mqnotify/mqnotify/internal/dberror"
+	"github.com/mqnotify/mqnotify/internal/server"
 	"github.com/mqnotify/mqnotify/notify"
 )
 
 func checkTx(tx notify.Tx) error {
-	if _, pool := tx.(interface{ SetMaxOpenConns(n int) }); pool {
+	if server.IsPool(tx) {
 		return wrongf("a pool instead of a transaction: a pool commits each statement by itself, so begin a transaction and pass that")
 	}
 	return nil

@@ -39,7 +39,7 @@ func TestSplit(t *testing.T) {
 		rows := make([]row, random.IntN(60))
 		for i := range rows {
 			rows[i].payload = bytes.Repeat([]byte{byte(i)}, random.IntN(1+random.IntN(packet-around)))
-			if left := packet - 1 - rows[i].size(); left > 0 && i%3 == 0 {
+			if left := packet - 1 - len(rows[i].payload) - around; left > 0 && i%3 == 0 {
 				rows[i].headers = strings.Repeat("h", random.IntN(1+left))
 			}
 		}

@@ -81,7 +81,7 @@ func (p *Producer) Run(ctx context.Context) error {
 func (h *handshake) run(ctx context.Context) error {
 	defer h.once.Do(func() { close(h.ready) })
 	waits := notify.Exponential(50*time.Millisecond, 5*time.Second)
-	session, err := core.NewSession(ctx, h.producer.db, core.SessionOptions{})
+	session, err := core.NewHandshakeSession(ctx, h.producer.db)
 	if err != nil {
 		return h.producer.explain(err)
 	}
@@ -119,7 +119,7 @@ func (h *handshake) run(ctx context.Context) error {
 			return ended
 		}
 
-		session, err = core.NewSession(ctx, h.producer.db, core.SessionOptions{})
+		session, err = core.NewHandshakeSession(ctx, h.producer.db)
 	}
 }
 

@@ -16,7 +16,6 @@ package producer
 
 import (
 	"context"
-	"database/sql"
 	"fmt"
 	"log/slog"
 	"sync/atomic"
@@ -162,15 +161,12 @@ func (p *Producer) publish(ctx context.Context, messages []Message) (ids []uint6
 		if err != nil {
 			return fmt.Errorf("connect: %w", err)
 		}
-		defer closeConn(conn)
+		defer conn.Close()
 		ids, woken, err = p.commit(ctx, conn, rows, packets)
 		return err
 	})
 	return ids, woken, err
 }
-
-// closeConn returns a connection to its pool, which discards it if it is bad.
-func closeConn(conn *sql.Conn) { _ = conn.Close() }
 
 // Notify wakes the topic's listeners if the table has no wake trigger, and sets the flag. Call it after the commit of a
 // transaction in which PublishTx stored messages; Publish and Transact call it themselves. It does not wait until the listeners

@@ -34,7 +34,7 @@ func (p *Producer) publishTx(ctx context.Context, tx notify.Tx, messages []Messa
 	if p.closed.Load() {
 		return nil, notify.ErrClosed
 	}
-	if _, pool := tx.(interface{ SetMaxOpenConns(n int) }); pool {
+	if server.IsPool(tx) {
 		return nil, errors.New("PublishTx on a pool, which commits each statement by itself: " +
 			"begin a transaction and pass that, or call Publish")
 	}

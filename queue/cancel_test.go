@@ -59,7 +59,7 @@ func TestCancelHoldsTask(t *testing.T) {
 						<-ctx.Done()
 						ended <- context.Cause(ctx)
 						<-release
-						return FinishTx(context.WithoutCancel(ctx), db.Pool(), task)
+						return finishAlone(context.WithoutCancel(ctx), db, task)
 					})
 				t.Cleanup(releases)
 				ids, err := q.Enqueue(t.Context(), Entry{Payload: []byte("task"), Unique: "key"})

@@ -53,7 +53,7 @@ func (q *Queue) EnqueueTx(ctx context.Context, tx notify.Tx, entries ...Entry) (
 	if len(entries) == 0 {
 		return nil, nil
 	}
-	if _, pool := tx.(interface{ SetMaxOpenConns(n int) }); pool {
+	if server.IsPool(tx) {
 		return nil, optionsf("EnqueueTx on a pool, which commits each statement by itself: " +
 			"begin a transaction and pass that, or call Enqueue")
 	}

@@ -138,6 +138,36 @@ func TestCutOff(t *testing.T) {
 	})
 }
 
+// A task without retries that had begun when its worker was cut off, and whose claim has ended since, is dead. The worker that comes
+// back must not take it for one whose claim had no answer.
+func TestCutOffWithoutRetries(t *testing.T) {
+	each(t, func(t *testing.T, s *mysqltest.Server) {
+		db, config := database(t, s)
+		proxy := s.Proxy(t)
+		q := newQueue(t, db, Options{})
+		_, err := q.Enqueue(t.Context(), Entry{Payload: []byte("once"), Retries: -1})
+		require.NoError(t, err)
+		var begins atomic.Int32
+		begun, ended := make(chan struct{}, 10), make(chan struct{}, 10)
+		w := work(t, newQueue(t, openConfig(t, proxy.Config(config)), Options{}), WorkerOptions{Visibility: 3 * time.Second},
+			func(ctx context.Context, _ Task) error {
+				begins.Add(1)
+				begun <- struct{}{}
+				<-ctx.Done()
+				ended <- struct{}{}
+				return context.Cause(ctx)
+			})
+		mysqltest.Await(t, begun, "the handler")
+		proxy.Down()
+		mysqltest.Await(t, ended, "the handler's end")
+		eventually(t, func() bool { return w.of("lost") == 1 }, "the result is not told as lost")
+		proxy.Up()
+		eventually(t, func() bool { return inState(t, db, stateDead) == 1 }, "not dead")
+		require.NoError(t, w.end(t))
+		assert.EqualValues(t, 1, begins.Load())
+	})
+}
+
 // If a session is lost before the answer to a claim, the claimed tasks are given back when the
 // worker reconnects.
 func TestAnswerLost(t *testing.T) {
@@ -326,8 +356,8 @@ func TestLateResult(t *testing.T) {
 		lost, _, err := late.renew(t.Context(), old)
 		require.NoError(t, err)
 		assert.Equal(t, old, lost)
-		require.ErrorIs(t, FinishTx(t.Context(), db.Pool(), old[0]), ErrClaimLost)
-		require.NoError(t, FinishTx(t.Context(), db.Pool(), now[0]))
+		require.ErrorIs(t, finishAlone(t.Context(), db, old[0]), ErrClaimLost)
+		require.NoError(t, finishAlone(t.Context(), db, now[0]))
 	})
 }
 

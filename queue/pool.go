@@ -37,6 +37,7 @@ type pool struct {
 	held     map[uint64]*held
 	outcomes []outcome // not stored yet
 	deferred []outcome // not stored because another session has their unique keys locked
+	lapsed   []*held   // lost while their handlers ran, in the last day
 	oldest   time.Time // when the first of outcomes came
 	running  int
 	alone    *held // the claim on a task that is handled alone, until its handler ends
@@ -145,6 +146,8 @@ func (h *pool) run(ctx context.Context) {
 		late := claim.lost
 		if late {
 			h.forget(claim)
+			h.lapsed = slices.DeleteFunc(h.lapsed, func(c *held) bool { return time.Since(c.trusted) > 24*time.Hour })
+			h.lapsed = append(h.lapsed, claim)
 		} else {
 			if len(h.outcomes) == 0 {
 				h.oldest = time.Now()
@@ -315,6 +318,17 @@ func (h *pool) claims(lost bool) []Task {
 		if lost || !claim.lost {
 			tasks = append(tasks, claim.task)
 		}
+	}
+	return tasks
+}
+
+// known returns all claims that are not to be given back: those of claims, and those that were lost while their handlers ran, which lapse.
+func (h *pool) known() []Task {
+	tasks := h.claims(true)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, claim := range h.lapsed {
+		tasks = append(tasks, claim.task)
 	}
 	return tasks
 }

@@ -342,7 +342,21 @@ func TestFinishTx(t *testing.T) {
 		require.NoError(t, err)
 		defer func() { require.NoError(t, tx.Rollback()) }()
 		require.ErrorIs(t, FinishTx(t.Context(), tx, Task{ID: 1, Attempt: 1}), ErrClaimLost)
+		require.ErrorIs(t, FinishTx(t.Context(), db.Pool(), Task{ID: 1, Attempt: 1}), notify.ErrOptions)
 	})
+}
+
+// finishAlone is FinishTx in a transaction of its own.
+func finishAlone(ctx context.Context, db *notify.DB, task Task) error {
+	tx, err := db.Pool().BeginTxx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = tx.Rollback() }()
+	if err := FinishTx(ctx, tx, task); err != nil {
+		return err
+	}
+	return tx.Commit()
 }
 
 // A transaction can finish a task whose claim was renewed after its first read, if it is READ COMMITTED.

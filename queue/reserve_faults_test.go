@@ -61,7 +61,7 @@ func TestReservedUnknown(t *testing.T) {
 		ids := enqueue(t, q, "0", "1", "2")
 		l := reserving(t, db, 3)
 		first := claims(t, l, 1)
-		require.NoError(t, FinishTx(t.Context(), db.Pool(), first[0])) // so that it asks
+		require.NoError(t, finishAlone(t.Context(), db, first[0])) // so that it asks
 		mysqltest.Exec(t, db.Pool(), "CREATE TRIGGER waits AFTER UPDATE ON mqnotify_task FOR EACH ROW SET @x = GET_LOCK('"+t.Name()+"', 60), @x = RELEASE_LOCK('"+t.Name()+"')")
 		lock := newStore(t, db, true)
 		ask := func(l *store, statement string, args ...any) {

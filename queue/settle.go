@@ -222,7 +222,7 @@ func (d *dispatcher) giveBackLate(ctx context.Context) error {
 	if !time.Now().Before(d.unanswered) {
 		return nil
 	}
-	some, err := d.store.abandoned(ctx, d.pool.claims(true))
+	some, err := d.store.abandoned(ctx, d.pool.known())
 	if some {
 		d.queue.changed()
 		d.empty = false

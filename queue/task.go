@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/mqnotify/mqnotify/internal/schema"
+	"github.com/mqnotify/mqnotify/internal/server"
 	"github.com/mqnotify/mqnotify/notify"
 )
 
@@ -66,6 +67,9 @@ type Task struct {
 // (innodb_snapshot_isolation) refuses it, with error 1020, if the worker has renewed the claim
 // after the transaction's first read.
 func FinishTx(ctx context.Context, tx notify.Tx, task Task) error {
+	if server.IsPool(tx) {
+		return optionsf("FinishTx on a pool, which commits each statement by itself: pass the handler's transaction")
+	}
 	result, err := tx.ExecContext(ctx, "UPDATE "+schema.TaskTable+
 		" SET state = 'done', state_at = UTC_TIMESTAMP(6), last_error = NULL"+
 		" WHERE id = ? AND attempts = ? AND state = 'in progress' AND claim_order = 0", task.ID, task.Attempt)

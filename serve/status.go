@@ -76,6 +76,7 @@ func (c *statusCache) get(ctx context.Context) (*topicState, error) {
 type groupJSON struct {
 	Group       string  `json:"group"`
 	Member      string  `json:"member,omitempty"` // only with the scope admin
+	Active      bool    `json:"active"`
 	Session     uint64  `json:"session"`
 	Offset      uint64  `json:"offset"`
 	DoneAbove   uint64  `json:"done_above"`
@@ -132,7 +133,7 @@ func (t *topic) describe(token *token, state *topicState) topicJSON {
 			most, more = s.Waiting, s.MoreWaiting
 		}
 		out.Groups = append(out.Groups, groupJSON{
-			s.Group, member, s.Session, s.Settled, s.Done, s.Gaps, atLeast(s.Waiting, s.MoreWaiting), s.Moved.Seconds(), atLeast(s.DeadLetters, s.MoreDeadLetters), s.BelowOffset,
+			s.Group, member, s.Session != 0 || s.Leased, s.Session, s.Settled, s.Done, s.Gaps, atLeast(s.Waiting, s.MoreWaiting), s.Moved.Seconds(), atLeast(s.DeadLetters, s.MoreDeadLetters), s.BelowOffset,
 		})
 	}
 	lag := atLeast(most, more)

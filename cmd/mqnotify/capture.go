@@ -182,6 +182,9 @@ func (a *app) captureStatus(ctx context.Context, name string, asJSON bool) error
 	if err := ignoreBrokenPipe(writeList(a.out, asJSON, states, shownCapture, captureTable)); err != nil {
 		return err
 	}
+	if name != "" && len(states) == 0 {
+		return fmt.Errorf("%s: %w", name, capture.ErrNotCaptured)
+	}
 	for _, s := range states {
 		switch {
 		case s.NoTopic:

@@ -60,6 +60,7 @@ func TestCaptureCommand(t *testing.T) {
 
 		succeed(t, config, "capture", "remove", "stock")
 		require.Equal(t, nothingCaptured+"\n", succeed(t, config, "capture", "status"))
+		assert.Contains(t, fail(t, exitFailed, config, "capture", "status", "stock"), "stock: the table is not captured")
 		require.Equal(t, exitDone, mqnotify(t, config, "", "capture", "remove", "stock").code)
 	})
 }

@@ -38,7 +38,7 @@ func (a *app) explain(err error) error {
 	case server.Is(err, server.ErrParse, server.ErrBadField) && !errors.Is(err, notify.ErrNotTopic):
 		remedy = "check --where; if the error names a trigger, FLUSH TABLES repairs it (MariaDB, after a KILL)"
 	case server.Is(err, server.ErrBinlogNeedsSuper):
-		remedy = "have the server's administrator make the trigger (init --print), or set log_bin_trust_function_creators"
+		remedy = "have the server's administrator run this command, or set log_bin_trust_function_creators"
 	case server.NoPrivilege(err):
 		remedy = "`mqnotify grants` shows what the account needs"
 	case server.ReadOnly(err):

@@ -176,6 +176,15 @@ func TestStatusText(t *testing.T) {
 	require.Contains(t, text, "\ng\uFFFD1    none; the last was m  0       0           0     10000+ of 23456 ids  1h30m ago  0\n")
 }
 
+// A group with a lease, as on Galera, has no session and is active.
+func TestStatusJSONOfALease(t *testing.T) {
+	s := topicStatus{groups: &consumer.Status{Groups: []consumer.GroupStatus{{Group: "leased", Leased: true}, {Group: "none"}}}}
+	text, err := s.json()
+	require.NoError(t, err)
+	require.Contains(t, text, `"group":"leased","active":true`)
+	require.Contains(t, text, `"group":"none","active":false`)
+}
+
 func TestRoughly(t *testing.T) {
 	for d, want := range map[time.Duration]string{
 		0: "0s", 1234 * time.Microsecond: "1ms", 1400 * time.Millisecond: "1s", 75 * time.Second: "1m15s",

@@ -72,7 +72,7 @@ func (s *topicStatus) json() (string, error) {
 		view.Table, view.Head = true, s.groups.Head
 		for _, g := range s.groups.Groups {
 			view.Groups = append(view.Groups, groupJSON{
-				g.Group, g.Session != 0, g.Member, g.Session, g.Settled, g.Done, g.Gaps, g.Waiting, g.MoreWaiting,
+				g.Group, g.Session != 0 || g.Leased, g.Member, g.Session, g.Settled, g.Done, g.Gaps, g.Waiting, g.MoreWaiting,
 				g.Behind, float64(g.Moved.Milliseconds()) / 1000, g.DeadLetters, g.MoreDeadLetters, g.BelowOffset,
 				g.Partitions, g.PartitionBy, membersJSON(g.Members),
 			})

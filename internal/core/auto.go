@@ -22,8 +22,8 @@ type AutoOptions struct {
 //
 // All Autos of a DB share a few sessions, however many topics they wait for. Safe for concurrent use.
 type Auto struct {
-	listener *waiting.Listener
-	log      *slog.Logger
+	*waiting.Listener
+	log *slog.Logger
 
 	mu   sync.Mutex
 	said string
@@ -38,38 +38,31 @@ func NewAuto(db *DB, source Source, options AutoOptions) *Auto {
 	if options.Logger == nil {
 		options.Logger = slog.Default()
 	}
-	return &Auto{log: options.Logger, listener: w.Listen(waiting.Topic{
+	return &Auto{log: options.Logger, Listener: w.Listen(waiting.Topic{
 		Table: source.table, Head: source.query, Args: source.args, CommitWait: source.commitWait, Events: source.events,
 	})}
 }
 
-// Mode returns how the waiter learns of commits, and why it does not learn of them from the table's wake trigger. mode is trigger,
-// gtid (every commit on the server ends a wait), poll, or empty as long as it is not known.
-func (a *Auto) Mode() (mode, why string) {
-	mode, err := a.listener.State()
-	if err != nil {
-		why = err.Error()
-	}
-	return mode, why
-}
-
 // Head implements [Waiter].
 func (a *Auto) Head(ctx context.Context) (Head, error) {
-	head, err := a.listener.Head(ctx)
+	head, err := a.Listener.Head(ctx)
 	if err == nil {
-		err = a.listener.Known(ctx)
+		err = a.Ready(ctx)
+		if mode, _ := a.Mode(); mode != "" {
+			err = nil
+		}
 	}
 	a.say(ctx)
-	return Head{head.V, head.Valid}, err
+	return head, err
 }
 
 // Wait implements [Waiter].
 func (a *Auto) Wait(ctx context.Context, seen Head, bound time.Duration) (Head, error) {
 	for end := time.Now().Add(bound); ; {
 		left := time.Until(end)
-		now, err := a.listener.Wait(ctx, waiting.Head{Null: seen.argument()}, min(left, sayAfter))
+		head, err := a.Listener.Wait(ctx, seen, min(left, sayAfter))
 		a.say(ctx)
-		if head := (Head{now.V, now.Valid}); err != nil || head != seen || left <= sayAfter {
+		if err != nil || head != seen || left <= sayAfter {
 			return head, err
 		}
 	}
@@ -93,9 +86,3 @@ func (a *Auto) say(ctx context.Context) {
 	}
 	a.log.InfoContext(ctx, "waiting", attributes...)
 }
-
-// Carry passes the rows that commit waits have read to the carrier, until Close.
-func (a *Auto) Carry(c waiting.Carrier) { a.listener.Carry(c) }
-
-// Close implements [Waiter].
-func (a *Auto) Close() error { return a.listener.Close() }

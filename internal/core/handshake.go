@@ -3,6 +3,7 @@ package core
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/cenkalti/backoff/v4"
@@ -29,6 +30,19 @@ type Handshake struct {
 }
 
 var _ Waiter = (*Handshake)(nil)
+
+// errSeveralServers means that the two sides of a handshake might hold locks of different servers.
+var errSeveralServers = fmt.Errorf("%w: the mode \"handshake\" on one of several servers that take writes, each of which has locks of its own: use \"auto\"", ErrOptions)
+
+// NewHandshakeSession connects a session for one side of a handshake. It returns ErrOptions if other servers take writes, too.
+func NewHandshakeSession(ctx context.Context, db *DB) (*Session, error) {
+	session, err := NewSession(ctx, db, SessionOptions{})
+	if err == nil && session.Capabilities().WritersElsewhere() {
+		_ = session.Close()
+		return nil, errSeveralServers
+	}
+	return session, err
+}
 
 // NewHandshake returns the consumer's side on the lock of the name. The session becomes the waiter's and is closed with it. waits
 // are the sleeps while there is no producer, and so also the longest time that a starting producer waits.

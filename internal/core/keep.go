@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/jmoiron/sqlx"
+
+	"github.com/mqnotify/mqnotify/internal/server"
 )
 
 // askAgain is how often a session that is kept by pings also asks for its locks. A proxy may have sent a statement to another
@@ -139,7 +141,7 @@ func (s *Session) tryPing(ctx context.Context, conn *sqlx.Conn) error {
 	if err == nil {
 		err = conn.QueryRowxContext(ctx, otherCommands).Scan(new(string), &after)
 	}
-	if err != nil && !s.sound() {
+	if err != nil && !server.Sound(s.conn) {
 		return err
 	}
 	if err == nil && after == before+tries {

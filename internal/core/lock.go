@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/jmoiron/sqlx"
+
+	"github.com/mqnotify/mqnotify/internal/server"
 )
 
 // longest is the longest wait for a lock; a longer one would overflow a number.
@@ -98,7 +100,7 @@ func (s *Session) get(ctx context.Context, conn *sqlx.Conn, lock *Lock, timeout 
 	switch {
 	case err == nil:
 		return s.hold(lock, start)
-	case errors.Is(err, ErrNotAcquired) || !s.sound():
+	case errors.Is(err, ErrNotAcquired) || !server.Sound(s.conn):
 		return err
 	}
 	// If the wait was killed just as the server granted the lock, the session would hold a lock that it does not know of.

@@ -86,6 +86,7 @@ func NewSession(ctx context.Context, db *DB, options SessionOptions) (*Session, 
 	if options.IdleTimeout < 3*time.Second {
 		return nil, fmt.Errorf("notify: IdleTimeout is %v: it must be 3s or more", options.IdleTimeout)
 	}
+	options.IdleTimeout = options.IdleTimeout.Truncate(time.Second) // the server counts in seconds
 	config := db.config.Clone()
 	config.MultiStatements = true
 	config.ReadTimeout = 0 // it would cut a wait short; contexts bound every read
@@ -242,24 +243,13 @@ func (s *Session) use(ctx context.Context, f func(conn *sqlx.Conn) error) error 
 		return err
 	}
 	err := f(s.conn)
-	if err != nil && !s.sound() {
+	if err != nil && !server.Sound(s.conn) {
 		if ctx.Err() != nil {
 			err = fmt.Errorf("%w: %w", context.Cause(ctx), err) // err shows whether a commit may have happened
 		}
 		s.fail(err)
 	}
 	return err
-}
-
-// sound reports whether the driver still trusts the connection. The caller holds the permit.
-func (s *Session) sound() bool {
-	valid := false
-	err := s.conn.Raw(func(conn any) error {
-		v, ok := conn.(driver.Validator)
-		valid = !ok || v.IsValid()
-		return nil
-	})
-	return err == nil && valid
 }
 
 // fail marks the session as lost and closes its connection, because a server that still has the session would keep its locks from

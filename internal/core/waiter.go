@@ -2,7 +2,6 @@ package core
 
 import (
 	"context"
-	"database/sql"
 	"fmt"
 	"time"
 
@@ -37,17 +36,8 @@ type Waiter interface {
 	Close() error
 }
 
-// Head is a topic's state as a waiter sees it: its largest id, or its flag's counter. Heads are only compared for equality.
-type Head struct {
-	value uint64
-	any   bool
-}
-
-// Value returns the largest id or the counter, or false if there is none yet.
-func (h Head) Value() (uint64, bool) { return h.value, h.any }
-
-// argument returns the head as an argument of a statement.
-func (h Head) argument() sql.Null[uint64] { return sql.Null[uint64]{V: h.value, Valid: h.any} }
+// Head is a topic's state as a waiter sees it: its largest id, or its flag's counter, or neither. Heads are only compared for equality.
+type Head = waiting.Head
 
 // Source is the query with which a waiter reads a topic's head.
 type Source struct {
@@ -99,35 +89,30 @@ func FlagRow(topic string) Source {
 
 // read reads the head, and deletes the row of a FlagRow, so that the next change shows again.
 func (s Source) read(ctx context.Context, session *Session) (Head, error) {
-	var head sql.Null[uint64]
+	var head Head
 	err := session.ask(ctx, answer, func(ctx context.Context, conn *sqlx.Conn) error {
-		if err := conn.QueryRowxContext(ctx, s.query, s.args...).Scan(&head); err != nil {
+		if err := conn.QueryRowxContext(ctx, s.query, s.args...).Scan(&head.Null); err != nil {
 			return err
 		}
-		return s.taken(ctx, conn, head.Valid)
+		if s.take == "" || !head.Valid {
+			return nil
+		}
+		_, err := conn.ExecContext(ctx, s.take, s.args...)
+		if server.Retryable(err) {
+			return nil // a writer's trigger has locked the row: it stays until the writer commits
+		}
+		return err
 	})
 	if err != nil {
 		return Head{}, fmt.Errorf("notify: read the head: %w", err)
 	}
-	return Head{head.V, head.Valid}, nil
-}
-
-// taken deletes the row of a FlagRow if one was seen.
-func (s Source) taken(ctx context.Context, conn *sqlx.Conn, seen bool) error {
-	if s.take == "" || !seen {
-		return nil
-	}
-	_, err := conn.ExecContext(ctx, s.take, s.args...)
-	if server.Retryable(err) {
-		return nil // a writer's trigger has locked the row: it stays until the writer commits
-	}
-	return err
+	return head, nil
 }
 
 // changed reports whether head ends a wait for seen. A row of a FlagRow always does.
 func (s Source) changed(head, seen Head) bool {
 	if s.take != "" {
-		return head.any
+		return head.Valid
 	}
 	return head != seen
 }

@@ -93,3 +93,9 @@ type boundedTx struct{ commit, rollback func() error }
 
 func (t boundedTx) Commit() error   { return t.commit() }
 func (t boundedTx) Rollback() error { return t.rollback() }
+
+// IsPool reports whether tx, which should be a transaction, is a pool, which commits each statement by itself.
+func IsPool(tx any) bool {
+	_, pool := tx.(interface{ SetMaxOpenConns(n int) })
+	return pool
+}

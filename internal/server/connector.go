@@ -62,3 +62,14 @@ func Dialer(config *mysql.Config) func(ctx context.Context, network, addr string
 	}
 	return nil
 }
+
+// Sound reports whether the driver still trusts the connection.
+func Sound(conn interface{ Raw(f func(any) error) error }) bool {
+	valid := false
+	err := conn.Raw(func(conn any) error {
+		v, ok := conn.(driver.Validator)
+		valid = !ok || v.IsValid()
+		return nil
+	})
+	return err == nil && valid
+}

@@ -31,7 +31,7 @@ func TestSystemUser(t *testing.T) {
 		head, err := administrator.Head(ctx)
 		require.NoError(t, err)
 		require.ErrorContains(t, administrator.Ready(ctx), "SYSTEM_USER")
-		by, _ := administrator.State()
+		by, _ := administrator.Mode()
 		require.Equal(t, "poll", by)
 		insert()
 		head, err = administrator.Wait(ctx, head, 30*time.Second)
@@ -41,7 +41,7 @@ func TestSystemUser(t *testing.T) {
 		ordinary := listen(t, config, "orders")
 		require.NoError(t, ordinary.Ready(ctx))
 		mysqltest.Eventually(t, "the administrator's session follows", func() bool {
-			by, _ := administrator.State()
+			by, _ := administrator.Mode()
 			return by == "trigger"
 		})
 		sleeps(t, ordinary)

@@ -71,7 +71,7 @@ func (g *gate) stay(ctx context.Context) {
 		g.place.Store(nil)
 		g.why.Store(&err)
 		g.process.log.DebugContext(ctx, "left the gate; will join it again", "gate", g.number, "error", err)
-		g.hint()
+		g.process.hint(g.number)
 		return err
 	})
 }
@@ -82,8 +82,6 @@ func (g *gate) retry() {
 		poke(g.again)
 	}
 }
-
-func (g *gate) hint() { g.process.hint(g.number) }
 
 // join connects, and leads or follows until the connection is lost or ctx ends.
 func (g *gate) join(ctx context.Context) error {
@@ -127,7 +125,7 @@ func (g *gate) join(ctx context.Context) error {
 		if tries > 0 { // the leader is about to begin, or another program holds the lock
 			if tries == 20 { // after about a second
 				g.why.Store(&alone)
-				g.hint()
+				g.process.hint(g.number)
 			}
 			_ = server.Pause(ctx, min(time.Duration(tries)*5*time.Millisecond, time.Second))
 		}
@@ -144,7 +142,7 @@ func (g *gate) follow(ctx context.Context, s *session) (followed bool, err error
 	g.why.Store(nil)
 	g.place.Store(&place{leader: leader})
 	defer g.place.Store(nil)
-	g.hint()
+	g.process.hint(g.number)
 	wait := g.process.leaderWait + answer
 	for ctx.Err() == nil {
 		name, next := g.names.phase(leader, phase), g.names.phase(leader, phase+1)
@@ -161,7 +159,7 @@ func (g *gate) follow(ctx context.Context, s *session) (followed bool, err error
 		if got.Int64 == 2 { // seen has passed: a phase of this name may already be a later one
 			return true, nil
 		}
-		g.hint()
+		g.process.hint(g.number)
 		switch {
 		case got.Int64 == 0:
 		case uint64(holder.Int64) == leader:
@@ -224,7 +222,7 @@ func (g *gate) lead(ctx context.Context, s *session) error {
 		// Set the place before the statement is sent and before the hint, because the poller relies on it.
 		g.why.Store(nil)
 		g.place.Store(&place{leader: s.id, phase: g.names.phase(s.id, phase+1)})
-		g.hint()
+		g.process.hint(g.number)
 		runtime.Gosched() // let the poller run first, because a message waits for it
 		g.delay()
 		// The broadcast. It is repeated until no KILL interrupts it, because a KILL must not prevent any part of it.
@@ -234,7 +232,7 @@ func (g *gate) lead(ctx context.Context, s *session) error {
 			if err == nil {
 				break
 			}
-			if !interrupted(err) {
+			if !server.Is(err, server.ErrQueryInterrupted) {
 				return err
 			}
 		}
@@ -272,7 +270,7 @@ func (g *gate) wait(s *session, phase int) error {
 		[]any{first, first, second, second, g.names.wake(), *g.process.pin.Load(), int(g.process.leaderWait.Seconds())},
 		&one, &two, &pinned)
 	switch {
-	case interrupted(err):
+	case server.Is(err, server.ErrQueryInterrupted):
 		return nil
 	case err != nil:
 		return err
@@ -301,7 +299,7 @@ func (g *gate) trial(ctx context.Context, s *session) error {
 		err := s.ask(onTrial+answer, "SELECT GET_LOCK(?, 0), GET_LOCK(?, ?)",
 			[]any{g.names.test(), *g.process.pin.Load(), int(onTrial.Seconds())}, &tested, &waited)
 		switch {
-		case interrupted(err):
+		case server.Is(err, server.ErrQueryInterrupted):
 			err = nil
 		case err != nil:
 		case tested.Valid && tested.Int64 == 0:

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/go-sql-driver/mysql"
+
+	"github.com/mqnotify/mqnotify/internal/server"
 )
 
 // Unused is how long the helper stays connected while nothing needs it. Tests make it shorter before they connect.
@@ -57,7 +59,7 @@ func (h *helper) with(ctx context.Context, f func(*session) error) (err error) {
 	}
 	stop := context.AfterFunc(ctx, h.session.cut)
 	err = f(h.session)
-	if !stop() || err != nil && !h.session.sound() {
+	if !stop() || err != nil && !server.Sound(h.session.conn) {
 		h.disconnect()
 	}
 	h.used = time.Now()

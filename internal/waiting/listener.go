@@ -33,7 +33,7 @@ type Carrier interface {
 // await returns the topic's state as soon as done returns true for it, or when over fires.
 func (l *Listener) await(ctx context.Context, over <-chan time.Time, done func(*state) bool) (*state, error) {
 	for {
-		s := l.topic.now()
+		s := l.topic.state.Load()
 		select {
 		case <-l.closed:
 			return s, ErrClosed
@@ -61,30 +61,20 @@ func (l *Listener) Head(ctx context.Context) (Head, error) {
 	return s.head, cmp.Or(err, s.err)
 }
 
-// State reports how the listener learns of commits. by is trigger if every commit brings a hint, gtid if every commit
-// on the server does, poll if the head is polled, at most once a second, and empty as long as this is not known. why is the reason
-// why the table's trigger brings no hint, and nil if it does.
-func (l *Listener) State() (by string, why error) {
-	s := l.topic.now()
+// Mode reports how the listener learns of commits: trigger if every commit brings a hint, gtid if every commit on the server
+// does, poll if the head is polled, at most once a second, and empty as long as this is not known. why is the reason why the table's
+// trigger brings no hint, and empty if it does.
+func (l *Listener) Mode() (mode, why string) {
+	s := l.topic.state.Load()
 	switch {
 	case s.woken:
-		return "trigger", nil
+		return "trigger", ""
 	case s.why == nil:
-		return "", nil
+		return "", ""
 	case l.topic.gate.process.commits.Load():
-		return "gtid", s.why
+		return "gtid", s.why.Error()
 	}
-	return "poll", s.why
-}
-
-// Known returns when State is known.
-func (l *Listener) Known(ctx context.Context) error {
-	if err := l.Ready(ctx); err != nil {
-		if by, _ := l.State(); by == "" {
-			return err
-		}
-	}
-	return nil
+	return "poll", s.why.Error()
 }
 
 // Ready waits until it is known whether every commit brings a hint. It returns nil if so, and the reason if not.
@@ -105,7 +95,7 @@ func (l *Listener) Wait(ctx context.Context, seen Head, bound time.Duration) (He
 	return s.head, s.err
 }
 
-// Carry passes the rows of commit waits to the carrier, unless the topic already has a carrier.
+// Carry passes the rows of commit waits to the carrier until Close, unless the topic already has a carrier.
 func (l *Listener) Carry(c Carrier) {
 	if l.topic.carries.CompareAndSwap(nil, &c) {
 		l.carries = &c
@@ -150,8 +140,6 @@ type state struct {
 	changed chan struct{} // closed when there is a newer state
 }
 
-func (t *topic) now() *state { return t.state.Load() }
-
 func (t *topic) become(s state) {
 	s.changed = make(chan struct{})
 	if old := t.state.Swap(&s); old != nil {
@@ -161,7 +149,7 @@ func (t *topic) become(s state) {
 
 // tell records whether every commit brings a hint, or why not.
 func (t *topic) tell(woken bool, why error) {
-	s := *t.now()
+	s := *t.state.Load()
 	if s.woken != woken || s.why != why { //nolint:errorlint // the same one
 		s.woken, s.why = woken, why
 		t.become(s)
@@ -170,7 +158,7 @@ func (t *topic) tell(woken bool, why error) {
 
 // set records the result of a read, and reports whether the head is new.
 func (t *topic) set(head Head, err error) (news bool) {
-	s := *t.now()
+	s := *t.state.Load()
 	news = err == nil && (!s.known || head != s.head)
 	if news || (err == nil) != (s.err == nil) {
 		if s.err = err; err == nil {
@@ -182,7 +170,7 @@ func (t *topic) set(head Head, err error) (news bool) {
 }
 
 // commitWait reports whether the poller can wait for the commit of the topic's next row.
-func (t *topic) commitWait() bool { return t.now().known && t.CommitWait != "" && !t.noWait }
+func (t *topic) commitWait() bool { return t.state.Load().known && t.CommitWait != "" && !t.noWait }
 
 func (t *topic) carrier() Carrier {
 	if c := t.carries.Load(); c != nil {
@@ -190,5 +178,3 @@ func (t *topic) carrier() Carrier {
 	}
 	return nil
 }
-
-func (t *topic) seen() Head { return t.now().head }

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"database/sql"
 	"errors"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -78,7 +79,7 @@ func (p *poller) join(t Topic, g *gate) *topic {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, other := range p.topics {
-		if other.same(t) {
+		if reflect.DeepEqual(other.Topic, t) {
 			other.users++
 			return other
 		}
@@ -219,7 +220,7 @@ func (p *poller) tell() {
 		case why != nil:
 			t.tell(false, *why)
 		}
-		lacks = lacks || t.now().why != nil
+		lacks = lacks || t.state.Load().why != nil
 	}
 	p.process.lacks.Store(lacks)
 	if lacks {
@@ -228,7 +229,7 @@ func (p *poller) tell() {
 }
 
 // hinted reports whether the topic's table has a trigger for every change that moves the head.
-func (p *poller) hinted(t *topic) bool { return p.triggers[t.Table]&t.events() == t.events() }
+func (p *poller) hinted(t *topic) bool { return p.triggers[t.Table]&t.Events == t.Events }
 
 // next returns the time until something is due.
 func (p *poller) next() time.Duration {

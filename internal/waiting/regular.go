@@ -31,14 +31,7 @@ func (p *poller) refresh(ctx context.Context, now time.Time) error {
 	for _, t := range p.all() {
 		triggers[t.Table] = 0
 	}
-	err := p.dirty.query(answer, "CALL "+TablesRoutine+"()", nil, func(rows *sql.Rows) error {
-		var table, on string
-		if err := rows.Scan(&table, &on); err != nil {
-			return err
-		}
-		triggers[table] |= event[on]
-		return nil
-	})
+	err := p.dirty.query(answer, "CALL "+TablesRoutine+"()", nil, func(rows *sql.Rows) error { return addTrigger(triggers, rows) })
 	switch {
 	case err == nil:
 		p.process.noRoutine.Store(false)
@@ -47,7 +40,7 @@ func (p *poller) refresh(ctx context.Context, now time.Time) error {
 		}
 	case NoRoutine(err):
 		p.process.noRoutine.Store(true)
-	case interrupted(err): // a proxy that distributes statements to several sessions may have sent it to a leader, which a KILL met
+	case server.Is(err, server.ErrQueryInterrupted): // a proxy that distributes statements to several sessions may have sent it to a leader, which a KILL met
 		p.stale = true
 		return nil
 	case server.ConnectionLost(err):

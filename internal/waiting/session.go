@@ -228,17 +228,6 @@ func (s *session) kill(other *session) error {
 	return s.exec(parting, "KILL QUERY IF("+serverOf+" = ?, ?, 0)", other.server, other.id)
 }
 
-// sound reports whether the driver still trusts the connection.
-func (s *session) sound() bool {
-	valid := false
-	err := s.conn.Raw(func(conn any) error {
-		v, ok := conn.(driver.Validator)
-		valid = !ok || v.IsValid()
-		return nil
-	})
-	return err == nil && valid
-}
-
 // cut makes the running statement, and all later ones, fail.
 func (s *session) cut() {
 	s.isCut.Store(true)
@@ -258,6 +247,3 @@ func (s *session) close() {
 	}
 	_ = s.pool.Close()
 }
-
-// interrupted reports whether a KILL QUERY ended the statement with an error. A KILL may also end it with NULL in its row.
-func interrupted(err error) bool { return server.Is(err, server.ErrQueryInterrupted) }

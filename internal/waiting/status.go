@@ -18,13 +18,19 @@ func ReadTriggers(ctx context.Context, db interface {
 	defer rows.Close()
 	triggers := make(map[string]Events)
 	for rows.Next() {
-		var table, on string
-		if err := rows.Scan(&table, &on); err != nil {
+		if err := addTrigger(triggers, rows); err != nil {
 			return nil, err
 		}
-		triggers[table] |= event[on]
 	}
 	return triggers, rows.Err()
+}
+
+// addTrigger adds a row of TablesRoutine.
+func addTrigger(triggers map[string]Events, rows *sql.Rows) error {
+	var table, on string
+	err := rows.Scan(&table, &on)
+	triggers[table] |= event[on]
+	return err
 }
 
 // GateStatus is the participants of a table's gate, as the server shows them.

@@ -6,7 +6,6 @@ import (
 	"database/sql"
 	"errors"
 	"log/slog"
-	"reflect"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -61,14 +60,11 @@ const (
 // event maps the server's name of an event to the change.
 var event = map[string]Events{"INSERT": Insert, "UPDATE": Update, "DELETE": Delete}
 
-func (t Topic) events() Events { return cmp.Or(t.Events, Insert) }
-
-func (t Topic) same(other Topic) bool {
-	return t.Table == other.Table && t.Head == other.Head && t.Events == other.Events && reflect.DeepEqual(t.Args, other.Args)
-}
-
 // Head is the state of a topic that a listener saw. Heads are only compared for equality.
 type Head struct{ sql.Null[uint64] }
+
+// Value returns the number, or false if there is none yet.
+func (h Head) Value() (uint64, bool) { return h.V, h.Valid }
 
 // Waiting waits for topics of one database. It connects when the first listener is made and disconnects when the last
 // one is closed. Safe for concurrent use.
@@ -114,6 +110,7 @@ type process struct {
 
 // Listen returns a listener for the topic. The caller closes it.
 func (w *Waiting) Listen(t Topic) *Listener {
+	t.Events = cmp.Or(t.Events, Insert)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.users++; w.users == 1 {
@@ -175,10 +172,8 @@ func (p *process) end() {
 // hint makes the poller check the topics of the gate.
 func (p *process) hint(gate int) {
 	p.hints[gate].Store(true)
-	p.tell()
+	poke(p.news)
 }
-
-func (p *process) tell() { poke(p.news) }
 
 func poke(c chan struct{}) {
 	select {

@@ -95,7 +95,7 @@ function show() {
   if (!topic) return;
   const groups = (topic.groups || []).map((g) => row(
     [g.group], [g.lag, "number"], [g.dead_letters, isMore(g.dead_letters) ? "number warn" : "number"], [String(g.offset), "number"], [String(g.gaps), "number"],
-    [since(g.stored_seconds_ago) + (g.stored_seconds_ago < 1 ? "" : " ago"), "number"], [g.session ? g.member || "active" : "none active" + (g.member ? ", last " + g.member : ""), g.session ? "" : "warn"]));
+    [since(g.stored_seconds_ago) + (g.stored_seconds_ago < 1 ? "" : " ago"), "number"], [g.active ? g.member || "active" : "none active" + (g.member ? ", last " + g.member : ""), g.active ? "" : "warn"]));
   byId("groups").replaceChildren(...(groups.length ? groups : [none(7, "No group consumes this topic.")]));
   const gate = topic.gate;
   if (!gate) return;
