@@ -143,6 +143,7 @@ func TestKafka(t *testing.T) {
 // If a broker hangs up again and again during requests, it still stores each message once and in order, because the producer's
 // own retries are idempotent.
 func TestKafkaHangsUp(t *testing.T) {
+	mysqltest.NotShort(t, "TestKafka")
 	mysqltest.Once(t)
 	c := newCluster(t)
 	c.hangUp = func(produced int) bool { return produced%2 == 0 }

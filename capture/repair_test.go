@@ -188,6 +188,7 @@ func TestRepairAfterSwap(t *testing.T) {
 // While programs write, columns are added, changed, left out and dropped, a tool that copies triggers swaps the table, and snapshots
 // are made, stopped and continued. The messages reproduce the table, both from the beginning and from a snapshot's first id.
 func TestRepairUnderLoad(t *testing.T) {
+	mysqltest.NotShort(t, "TestSnapshotUnderLoad and TestRepairAfterAlter")
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := withState(t, s)
 		began := time.Now()

@@ -108,6 +108,7 @@ func transact(ctx context.Context, db *notify.DB, statements []string) error {
 // A snapshot never causes a writer's deadlock or lock timeout, because it does not wait for a row while it holds locks on others. The
 // writer changes rows in the opposite order.
 func TestSnapshotMakesNoDeadlock(t *testing.T) {
+	mysqltest.NotShort(t, "TestSnapshotUnderLoad")
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := withState(t, s)
 		manyParts(t, db, 500)

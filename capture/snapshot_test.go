@@ -319,6 +319,7 @@ func TestSnapshotFrom(t *testing.T) {
 
 // Chunks of large rows have few rows. A row that is too large for a message ends the snapshot with an error.
 func TestSnapshotOfLargeRows(t *testing.T) {
+	mysqltest.NotShort(t, "TestSnapshotKeys")
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := withState(t, s)
 		mysqltest.ExecAll(t, db.Pool(), "CREATE TABLE files (id INT PRIMARY KEY, content LONGTEXT)")

@@ -19,6 +19,7 @@ import (
 // If several servers take writes, each has advisory locks of its own. Of two members of a group on two servers, one is
 // active, and the other takes over when the first dies with its server.
 func TestGroupOnTwoServers(t *testing.T) {
+	mysqltest.NotShort(t, "TestGroupHandsOver")
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		start := s.Primaries
 		if s.IsMariaDB() {

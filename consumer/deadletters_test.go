@@ -223,6 +223,7 @@ func TestRetryOfADeletedRow(t *testing.T) {
 // Handlers of every kind handle a retried row once, also in a shared group, while several
 // processes request the same retries.
 func TestRetriesAtTheSameTime(t *testing.T) {
+	mysqltest.NotShort(t, "TestRetryOfARow and TestRetryOfAMessage")
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
 		do(t, db, "CREATE TABLE work (id BIGINT UNSIGNED NOT NULL)")

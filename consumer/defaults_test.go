@@ -16,6 +16,7 @@ import (
 
 // The invariant: messages and rows arrive whole, whatever a server's defaults for new sessions are.
 func TestServerDefaults(t *testing.T) {
+	mysqltest.NotShort(t, "TestVariablesOfTheDSN")
 	const text = "é😀注"
 	mysqltest.Each(t, func(t *testing.T, shared *mysqltest.Server) {
 		s := shared.Start(t) // its globals change

@@ -42,6 +42,7 @@ func TestDroppedDuringATransaction(t *testing.T) {
 
 // A consumer with a condition and without a group, which holds no lock that could be lost, continues over new connections.
 func TestDroppedWithACondition(t *testing.T) {
+	mysqltest.NotShort(t, "TestDroppedDuringATransaction")
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, proxy := s.Database(t), s.Proxy(t)
 		db, setup := openConfig(t, proxy.Forgetful(config), "orders"), openConfig(t, config)

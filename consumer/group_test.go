@@ -179,6 +179,7 @@ func TestGroupLockLostWhileStopping(t *testing.T) {
 
 // A member whose wait for the lock is killed stands by again.
 func TestStandbyKilled(t *testing.T) {
+	mysqltest.NotShort(t, "TestGroupHandsOver")
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
 		options := Options{Group: "g", From: "beginning"}
@@ -211,6 +212,7 @@ func TestStandbyKilled(t *testing.T) {
 // If the network freezes with all connections open, the server gives the lock to
 // the next member in bounded time, and the first member's handler learns it before.
 func TestGroupNetworkFreezes(t *testing.T) {
+	mysqltest.NotShort(t, "core.TestLostBeforeTheServerGivesTheLockAway and TestGroupLockLost")
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
 		db := openConfig(t, config, "orders")

@@ -13,6 +13,7 @@ import (
 
 // These tests disturb INNODB_TRX for the consumers of other tests, so they need a server of their own.
 func TestInnoDBTrxOfAServer(t *testing.T) {
+	mysqltest.NotShort(t, "TestGaps and TestViewOfASharedSession")
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		own := s.Start(t)
 		t.Run("stale", func(t *testing.T) { staleInnoDBTrx(t, own) })

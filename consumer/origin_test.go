@@ -103,6 +103,7 @@ func TestOrigin(t *testing.T) {
 
 // A running consumer notices it, with a group or without; an account without PROCESS continues as before.
 func TestOriginWhileItRuns(t *testing.T) {
+	mysqltest.NotShort(t, "TestOrigin")
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
 		db := openConfig(t, config, "orders")

@@ -43,6 +43,7 @@ type shareMember struct {
 // were published and by one member at a time; with a handler in a transaction exactly
 // once. When no member joins or leaves, the shares become fair.
 func TestShareProcesses(t *testing.T) {
+	mysqltest.NotShort(t, "TestShare and TestShareHandsOver")
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		random := mysqltest.Random(t)
 		way := writersUnknown

@@ -232,6 +232,7 @@ func TestShareDeadLetter(t *testing.T) {
 // While members wait, the coordinator sends about one poll a second, and each other member as much as any
 // consumer of a group.
 func TestShareIdle(t *testing.T) {
+	mysqltest.NotShort(t, "TestIdleCost")
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
 		db := openConfig(t, config, "orders")

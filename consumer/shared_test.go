@@ -95,6 +95,7 @@ func TestManyConsumers(t *testing.T) {
 // A consumer that is stopped during a read leaves the session to the other consumers, without a prepared statement of its
 // own.
 func TestStopInTheMiddleOfARead(t *testing.T) {
+	mysqltest.NotShort(t, "TestLockedWhileReading")
 	mysqltest.Each(t, func(t *testing.T, shared *mysqltest.Server) {
 		s := shared.Start(t) // no other test moves this server's counter
 		config := s.Database(t)

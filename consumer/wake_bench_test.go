@@ -130,6 +130,7 @@ func (h *handOver) pass(tb testing.TB) float64 {
 // 4 producers publish a thousand messages a second to 10 consumers, each a process, for
 // a second; 30 s in the long form. Every consumer gets all. The test prints the cost.
 func TestThousandASecond(t *testing.T) {
+	mysqltest.NotShort(t, "TestConsumeBacklogAndNews")
 	const producers, consumers, rate = 4, 10, 1000
 	period := mysqltest.Size(200*time.Millisecond, time.Second, 30*time.Second)
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {

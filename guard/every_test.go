@@ -23,7 +23,7 @@ import (
 func TestEvery(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		bothCounts(t, s, func(t *testing.T, db *notify.DB, _ *mysql.Config) {
-			const interval = 400 * time.Millisecond
+			interval := mysqltest.Size(100*time.Millisecond, 400*time.Millisecond, 400*time.Millisecond)
 			var all sync.WaitGroup
 			var mu sync.Mutex
 			var times []time.Time
@@ -98,6 +98,7 @@ func everyMain(ctx context.Context, db *notify.DB, t childInput) error {
 // Processes, some of which are killed or lose their connections, get through once in an
 // interval, all of them together.
 func TestEveryProcesses(t *testing.T) {
+	mysqltest.NotShort(t, "TestEvery")
 	rounds := mysqltest.Many(2, 3, 60)
 	const racers, interval = 8, 100 * time.Millisecond
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {

@@ -20,6 +20,7 @@ import (
 // If a wait ends while the server is away, its error does not say that the lock is held, but
 // why the server could not be asked, even if the lock was held before.
 func TestMutexServerAway(t *testing.T) {
+	mysqltest.NotShort(t, "TestLockWaitsThroughARestart")
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
 		direct := openDB(t, config)

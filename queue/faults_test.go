@@ -230,6 +230,7 @@ func (c slowConn) Read(p []byte) (int, error) {
 
 // A worker that can't read the tasks of a whole claim in time, here 2.5 s, claims fewer.
 func TestSmallerClaimAfterALoss(t *testing.T) {
+	mysqltest.NotShort(t, "TestReconnects")
 	eachMode(t, func(t *testing.T, s *mysqltest.Server, mode string) {
 		db, config := database(t, s)
 		enqueue(t, newQueue(t, db, Options{}), slices.Repeat([]string{strings.Repeat("x", 50_000)}, 20)...)
@@ -364,6 +365,7 @@ func TestLateResult(t *testing.T) {
 // If more failures than fit into a packet come while the server can't be reached, several packets
 // store them.
 func TestManyFailures(t *testing.T) {
+	mysqltest.NotShort(t, "TestManyLongErrors")
 	each(t, func(t *testing.T, s *mysqltest.Server) {
 		own := s.Start(t, "--max-allowed-packet="+"8M")
 		db, config := database(t, own)

@@ -221,6 +221,7 @@ func TestProcesses(t *testing.T) {
 
 // The same with tasks that take no time, so that the workers reserve the next ones.
 func TestReservingProcesses(t *testing.T) {
+	mysqltest.NotShort(t, "TestWorkersReserve")
 	each(t, func(t *testing.T, s *mysqltest.Server) {
 		r := race{workers: mysqltest.Many(3, 4, 4), tasks: mysqltest.Many(300, 1500, 60_000), kills: mysqltest.Many(1, 3, 60), quick: true}
 		db, all := r.run(t, s, claimSkipLocked)
@@ -241,6 +242,7 @@ func requireDone(t *testing.T, db *notify.DB, all int) {
 // connections of others are cut, have one task at a time, and none before all that were
 // entered before it are done.
 func TestOrderedProcesses(t *testing.T) {
+	mysqltest.NotShort(t, "TestOrderedHeadDies")
 	eachMode(t, func(t *testing.T, s *mysqltest.Server, mode string) {
 		r := race{
 			workers: mysqltest.Many(3, 4, 4), enqueuers: 2, ordered: true,

@@ -77,6 +77,7 @@ func startWriter(t *testing.T, told writerTold) (kill func()) {
 // cut. A reader gets every entry in the order of the numbers, learns of every gap,
 // and gets entries that were appended together all or none.
 func TestRingProcesses(t *testing.T) {
+	mysqltest.NotShort(t, "TestRingAtOnce")
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		const size, writers = 2000, 4
 		kills := mysqltest.Many(2, 6, 20)

@@ -168,6 +168,7 @@ func readsNothing(tb testing.TB, address string) net.Conn {
 // The server stays within its limits of memory and connections, answers health checks, and loses no published message, although
 // there are streams that do not read, many concurrent publishers, idle sockets and large messages, all at once.
 func TestLoad(t *testing.T) {
+	mysqltest.NotShort(t, "TestFanOut")
 	if _, err := os.Stat("/proc/self/status"); err != nil {
 		t.Skip("memory is read from /proc")
 	}

@@ -248,6 +248,7 @@ func TestSlowClientCatchesUp(t *testing.T) {
 
 // Clients that do not read their old rows keep no other client from reading the table.
 func TestSlowClientsLeaveTheTableFree(t *testing.T) {
+	mysqltest.NotShort(t, "TestSlowClientsHoldBoundedMemory")
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t), "orders")
 		var want []string

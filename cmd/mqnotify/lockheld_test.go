@@ -37,6 +37,7 @@ func TestLockNested(t *testing.T) {
 // Two commands that take two locks in opposite orders wait forever. After some seconds each says which session holds the lock
 // that it waits for, and which locks are held above it.
 func TestLocksInOppositeOrders(t *testing.T) {
+	mysqltest.NotShort(t, "TestLockExcludes")
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, _ := database(t, s)
 		path, err := program()

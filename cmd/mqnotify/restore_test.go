@@ -18,6 +18,7 @@ import (
 // account. doctor finds what is missing or broken, and init repairs it. Then programs in any language wake the consumer, and
 // the group continues where it was.
 func TestRestore(t *testing.T) {
+	mysqltest.NotShort(t, "doctor.TestLostDefiner and TestInitQueue")
 	const unknown = "does not exist: every write to the table fails with error 1449"
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		root := s.Database(t)

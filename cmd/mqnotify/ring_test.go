@@ -67,6 +67,7 @@ func TestRingCommand(t *testing.T) {
 // A put wakes a reader that follows. The reader survives a loss of its connections, and says how many entries it missed in the
 // meantime. Without hints it polls every 10 s: six lines, each typed when the previous one is printed, would take 50 s.
 func TestRingFollow(t *testing.T) {
+	mysqltest.NotShort(t, "ringbuffer.TestRingAtOnce")
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s)
 		succeed(t, config, "ring", "create", "log", "--size", "3")

@@ -22,6 +22,7 @@ import (
 
 // Consumers, listeners, workers and locks survive on a server that ends idle connections after 5 s.
 func TestShortWaitTimeout(t *testing.T) {
+	mysqltest.NotShort(t, "core.TestWaitLongerThanTheIdleTimeout and doctor.TestShortTimeouts")
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		own := s.Start(t, "--wait-timeout=5", "--interactive-timeout=5")
 		config, db := database(t, own, "orders")
@@ -96,6 +97,7 @@ func TestNamesFolded(t *testing.T) {
 
 // Workers, listeners and consumers survive while the server is read-only, and continue when it takes writes again.
 func TestReadOnlyForAWhile(t *testing.T) {
+	mysqltest.NotShort(t, "TestReadOnlyServer")
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		own := s.Start(t)
 		config, db := database(t, own, "orders")
@@ -131,6 +133,7 @@ func TestReadOnlyForAWhile(t *testing.T) {
 // Every row comes once while a LOAD DATA with earlier ids runs. The rows of the LOAD DATA come after its commit, in tables with
 // partitions as well.
 func TestLoadData(t *testing.T) {
+	mysqltest.NotShort(t, "TestConsumeAnyTable")
 	const loads, half, inserts = 3, 200, 20
 	mysqltest.Rotate(t, []string{"", " PARTITION BY HASH (id) PARTITIONS 4", " PARTITION BY RANGE (id) (PARTITION a VALUES LESS THAN (1000), PARTITION b VALUES LESS THAN MAXVALUE)"},
 		func(t *testing.T, shared *mysqltest.Server, partitions string) {

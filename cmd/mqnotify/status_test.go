@@ -116,6 +116,7 @@ func TestStatusOfTriggers(t *testing.T) {
 
 // status names the causes that stop an offset, with their remedies.
 func TestStatusFindings(t *testing.T) {
+	mysqltest.NotShort(t, "TestStatus")
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s, "orders")
 		succeed(t, config, "produce", "orders", "a", "b")

@@ -117,6 +117,7 @@ func TestWorkEnds(t *testing.T) {
 
 // When a worker is killed, another one gets its task, and all that its command has started ends.
 func TestWorkKilled(t *testing.T) {
+	mysqltest.NotShort(t, "queue.TestCutOff and TestLockKilled")
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := queueDatabase(t, s)
 		succeed(t, config, "enqueue", "mail", "x")
@@ -136,6 +137,7 @@ func TestWorkKilled(t *testing.T) {
 // The command of a worker that has lost its connection has ended before another worker has the task, even if it ignores
 // SIGTERM.
 func TestWorkCutOff(t *testing.T) {
+	mysqltest.NotShort(t, "queue.TestCutOff")
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := queueDatabase(t, s)
 		proxy := s.Proxy(t)

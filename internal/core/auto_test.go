@@ -76,6 +76,7 @@ func TestAutoTakesATrigger(t *testing.T) {
 
 // If a server is read-only, its writers are elsewhere: Auto polls, or follows its commits.
 func TestAutoOnAReadOnlyServer(t *testing.T) {
+	mysqltest.NotShort(t, "TestAutoTakesATrigger")
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		own, mode := s.Start(t, "--read-only=1"), "poll"
 		if !s.IsMariaDB() {

@@ -20,6 +20,7 @@ const (
 // In a cluster of two nodes, the doctor warns of Galera, and finds that the remaining node has no majority when the other one
 // dies.
 func TestGaleraNode(t *testing.T) {
+	mysqltest.NotShort(t, "TestReplica")
 	mysqltest.Each(t, func(t *testing.T, shared *mysqltest.Server) {
 		if !shared.IsMariaDB() {
 			t.Skip("MySQL has no Galera")

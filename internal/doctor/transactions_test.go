@@ -148,6 +148,7 @@ func TestForStatus(t *testing.T) {
 }
 
 func TestPreparedTransactions(t *testing.T) {
+	mysqltest.NotShort(t, "TestOpenTransactions")
 	mysqltest.Each(t, func(t *testing.T, shared *mysqltest.Server) {
 		s := shared.Start(t) // of its own, because XA RECOVER shows the transactions of the whole server
 		config, db := initialised(t, s)

@@ -15,6 +15,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/tools/go/packages"
+
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
 )
 
 const module = "github.com/mqnotify/mqnotify/"
@@ -38,6 +40,7 @@ type room struct {
 // that only return a value or implement an interface. Every
 // Example is run.
 func TestExamples(t *testing.T) {
+	mysqltest.NotShort(t, "TestReleased")
 	all := map[string]*room{}
 	var mu sync.Mutex
 	var loading sync.WaitGroup

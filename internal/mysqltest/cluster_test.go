@@ -6,6 +6,7 @@ import (
 
 // The other servers of a cluster show what one of them commits. A promoted replica no longer applies the commits of its source.
 func TestClusters(t *testing.T) {
+	NotShort(t, "server.TestReplica")
 	shows := func(t *testing.T, writer, reader *Server) {
 		t.Helper()
 		writer.exec(t, "CREATE DATABASE seen")

@@ -25,6 +25,7 @@ func TestFails(t *testing.T) {
 
 // A failed test names its server, shows what the server has logged, and prints the seed that repeats its random choices.
 func TestFailureSays(t *testing.T) {
+	NotShort(t, "TestFails")
 	t.Parallel()
 	fail := func(seed string) string {
 		one := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestFails$")

@@ -16,6 +16,7 @@ const envVictim = "MQNOTIFY_TEST_VICTIM"
 
 // No server outlives a test process that was interrupted or killed. That process is a copy of this test.
 func TestKilledTestsLeaveNoServer(t *testing.T) {
+	NotShort(t, "supervisor.TestCallerKilled")
 	if name := os.Getenv(envVictim); name != "" {
 		victimMain(t, name)
 		return

@@ -34,6 +34,7 @@ const howToGetServers = "run scripts/servers, which gets them, or name your own 
 func Each(t *testing.T, f func(t *testing.T, s *Server)) {
 	t.Helper()
 	t.Parallel()
+	sample(t)
 	each(t, func(t *testing.T, s *Server) {
 		t.Parallel()
 		f(t, s)
@@ -44,14 +45,19 @@ func Each(t *testing.T, f func(t *testing.T, s *Server)) {
 // environment. It runs one server after another, and not in parallel with the package's other tests.
 func EachInTurn(t *testing.T, f func(t *testing.T, s *Server)) {
 	t.Helper()
+	sample(t)
 	each(t, f)
 }
 
 // Rotate runs every case on at least one server, and at least one case on every server, in parallel subtests like those of
-// [Each]. It is for cases that do not depend on the server.
+// [Each]. It is for cases that do not depend on the server. With -short it runs a third of them, at random.
 func Rotate[T any](t *testing.T, cases []T, f func(t *testing.T, s *Server, c T)) {
 	t.Helper()
 	t.Parallel()
+	sample(t)
+	if testing.Short() && !Long() {
+		cases = Third(t, cases)
+	}
 	rotate(t, cases, func(t *testing.T, s *Server, c T) {
 		t.Parallel()
 		f(t, s, c)

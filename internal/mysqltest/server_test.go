@@ -55,6 +55,7 @@ func TestServerMatchesItsName(t *testing.T) {
 
 // Committed rows survive a shutdown and kill -9, and the server is at the same address after a restart.
 func TestDataOutlivesTheServer(t *testing.T) {
+	NotShort(t, "consumer.TestWithAnOwnServer")
 	Each(t, func(t *testing.T, shared *Server) {
 		s := shared.Start(t)
 		addr := s.Addr()

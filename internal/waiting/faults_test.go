@@ -43,7 +43,12 @@ func TestKilledSessions(t *testing.T) {
 				mysqltest.KillSession(t, db, id)
 			}
 			pause(t.Context(), time.Duration(random.Int64N(int64(20*time.Millisecond))))
-			mysqltest.Exec(t, db, "INSERT INTO orders (payload) VALUES ('x')")
+			_, err := db.ExecContext(t.Context(), "INSERT INTO orders (payload) VALUES ('x')")
+			if server.Is(err, server.ErrParse) { // MariaDB: the KILL met a statement while it opened the table, and broke its trigger
+				mysqltest.ExecAll(t, db, "FLUSH TABLES orders", "INSERT INTO orders (payload) VALUES ('x')")
+				err = nil
+			}
+			require.NoError(t, err)
 			last := mysqltest.Value[uint64](t, db, "SELECT MAX(id) FROM orders")
 			for i, w := range watchers {
 				mysqltest.Eventually(t, fmt.Sprintf("process %d sees row %d", i, last), func() bool { _, ok := w.at(last); return ok })
@@ -147,6 +152,7 @@ func change(ctx context.Context, conn *sql.Conn, before int64, chance int) (id i
 
 // The invariant: a writer's KILL ends only the leader's wait, while sessions come and go.
 func TestKillsEndOnlyTheLeadersWait(t *testing.T) {
+	mysqltest.NotShort(t, "TestNothingIsLate")
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
 		db := open(t, config)
