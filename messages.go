@@ -14,7 +14,7 @@ import (
 // Message is a message of a topic, or a row of a table.
 type Message[T any] struct {
 	consumer.Message
-	// Value is the payload, or the row.
+	// Value is the payload, or the row. A []byte or json.RawMessage shares its memory with Payload; see there.
 	Value T
 }
 
@@ -81,6 +81,9 @@ func publishing[T any](db *DB, topic string, values []T) (*producer.Producer, []
 // Consume takes at most one value of options; more are a [notify.ErrOptions].
 func Consume[T any](ctx context.Context, db *DB, topic, group string, handle func(ctx context.Context, m Message[T]) error, options ...ConsumeOptions) error {
 	return consume(ctx, db, topic, group, options, func(d *decoder[T]) consumer.Handler {
+		if handle == nil {
+			return consumer.Handler{} // which Run refuses
+		}
 		return consumer.Each(func(ctx context.Context, m consumer.Message) error {
 			value, err := d.message(m)
 			if err == nil {
@@ -96,6 +99,9 @@ func Consume[T any](ctx context.Context, db *DB, topic, group string, handle fun
 // error of every statement that fails. The group must not be empty.
 func ConsumeTx[T any](ctx context.Context, db *DB, topic, group string, handle func(ctx context.Context, tx *sqlx.Tx, m Message[T]) error, options ...ConsumeOptions) error {
 	return consume(ctx, db, topic, group, options, func(d *decoder[T]) consumer.Handler {
+		if handle == nil {
+			return consumer.Handler{}
+		}
 		return consumer.EachTx(func(ctx context.Context, tx *sqlx.Tx, m consumer.Message) error {
 			value, err := d.message(m)
 			if err == nil {

@@ -78,6 +78,9 @@ func Work[T any](ctx context.Context, db *DB, name string, handle func(ctx conte
 	if err != nil {
 		return err
 	}
+	if handle == nil {
+		return q.Work(ctx, o, nil) // which refuses it
+	}
 	return q.Work(ctx, o, func(ctx context.Context, task queue.Task) error {
 		value, err := decode[T](task.Payload)
 		if err != nil {

@@ -56,6 +56,9 @@ func New(db *notify.DB, topic string, to *Destination, options Options) (*Bridge
 	if options.Consumer.Group == "" {
 		return nil, fmt.Errorf("bridge: %w: Consumer.Group is empty: name the group whose offset the bridge stores", notify.ErrOptions)
 	}
+	if options.Consumer.MembersShare {
+		return nil, fmt.Errorf("bridge: %w: Consumer.MembersShare: a destination needs the rows in one order", notify.ErrOptions)
+	}
 	if options.InFlight < 0 || options.MaxAttempts < 0 || options.SendTimeout < 0 {
 		return nil, fmt.Errorf("bridge: %w: InFlight, MaxAttempts or SendTimeout is negative", notify.ErrOptions)
 	}

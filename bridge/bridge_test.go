@@ -347,6 +347,7 @@ func TestOptions(t *testing.T) {
 		{Consumer: consumer.Options{Group: "g"}, InFlight: -1},
 		{Consumer: consumer.Options{Group: "g"}, MaxAttempts: -1},
 		{Consumer: consumer.Options{Group: "g", Mode: "fast"}},
+		{Consumer: consumer.Options{Group: "g", MembersShare: true}},
 	} {
 		_, err := New(db, "orders", to, options)
 		require.ErrorIs(t, err, notify.ErrOptions)

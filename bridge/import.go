@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"maps"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/cenkalti/backoff/v4"
@@ -52,6 +53,7 @@ type Import struct {
 	warned   bool          // a warning of messages without an id was logged
 	pruned   time.Time
 	behind   bool // the last prune did not delete all old ids
+	ran      atomic.Bool
 }
 
 // importPatience limits each open, transaction and acknowledgement.
@@ -91,6 +93,9 @@ func newImport(db *notify.DB, from *origin, topic string, options ImportOptions)
 // notify.ErrNotTopic, notify.ErrDenied, notify.ErrReadOnly, a *notify.TooLargeError, a PermanentError, or the server's. Run may be
 // called once.
 func (i *Import) Run(ctx context.Context) error {
+	if i.ran.Swap(true) {
+		return fmt.Errorf("bridge: %w: Run was called before: make another Import", notify.ErrClosed)
+	}
 	defer func() { _ = i.producer.Close() }() // at the end its error has no remedy
 	err := i.prune(ctx)
 	if err == nil {

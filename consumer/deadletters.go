@@ -54,7 +54,7 @@ type DeadLetter struct {
 
 // DeadFilter selects dead letters; the zero value selects all.
 type DeadFilter struct {
-	// IDs are ids of dead letters; empty means all. Ids that no dead letter has are ignored.
+	// IDs are ids of dead letters; nil means all, and an empty slice none. Ids that no dead letter has are ignored.
 	IDs []uint64
 	// Error is a part of the error's text, in capitals or not; empty means every error.
 	Error string
@@ -79,7 +79,11 @@ func (f DeadFilter) where(topic, group string) (where string, args []any, err er
 	if f.Error != "" {
 		where, args = where+" AND LOCATE(?, l.error) > 0", append(args, f.Error)
 	}
-	if len(f.IDs) > 0 {
+	switch {
+	case f.IDs == nil:
+	case len(f.IDs) == 0:
+		where += " AND FALSE"
+	default:
 		for _, id := range f.IDs {
 			args = append(args, id)
 		}

@@ -91,6 +91,7 @@ func TestRetryOfAMessage(t *testing.T) {
 			{"", DeadFilter{Error: "%"}, nil},
 			{"bill/er", DeadFilter{Error: "with 2"}, []int{3}},
 			{"", DeadFilter{IDs: []uint64{all[1].ID, all[3].ID}}, []int{1, 3}},
+			{"", DeadFilter{IDs: []uint64{}}, nil},
 			{"", DeadFilter{After: all[0].ID, Limit: 2}, []int{1, 2}},
 		} {
 			some, err := lettersOf(t, db, "orders", f.group).DeadLetters(t.Context(), f.DeadFilter)

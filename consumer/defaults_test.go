@@ -24,9 +24,10 @@ func TestServerDefaults(t *testing.T) {
 		cases := []string{
 			"init_connect = 'SET NAMES utf8mb3'", "init_connect = 'SET NAMES latin1'", "init_connect = 'SET NAMES gbk'",
 			"sql_select_limit = 1", "character_set_server = latin1", "init_connect = 'SET autocommit = 0'",
+			"sql_mode = ''", "max_join_size = 1",
 		}
 		if s.IsMariaDB() {
-			cases = append(cases, "sql_mode = 'EMPTY_STRING_IS_NULL,STRICT_TRANS_TABLES'", "max_statement_time = 0.2")
+			cases = append(cases, "sql_mode = 'EMPTY_STRING_IS_NULL,STRICT_TRANS_TABLES'", "max_statement_time = 0.2", "sql_quote_show_create = 0")
 		} else {
 			cases = append(cases, "max_execution_time = 100")
 		}
@@ -47,6 +48,13 @@ func TestServerDefaults(t *testing.T) {
 				defer func() { require.NoError(t, p.Close()) }()
 				_, err = p.Publish(t.Context(), producer.Message{Headers: map[string]string{text: text}, Payload: []byte(text)}, producer.Message{})
 				require.NoError(t, err)
+				mysqltest.Exec(t, db.Pool(), "CREATE TABLE small LIKE orders")
+				mysqltest.Exec(t, db.Pool(), "ALTER TABLE small MODIFY payload VARBINARY(5) NOT NULL")
+				small, err := producer.New(db, "small", producer.Options{})
+				require.NoError(t, err)
+				defer func() { require.NoError(t, small.Close()) }()
+				_, err = small.Publish(t.Context(), producer.Message{Payload: []byte("too long")})
+				require.EqualValues(t, 1406, number(err), "cut short: %v", err)
 
 				var messages, rows []Message
 				read := func(topic string, into *[]Message) {

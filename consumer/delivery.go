@@ -266,6 +266,12 @@ func (d *delivery) once(ctx context.Context, messages []Message, inOrder bool) e
 		})
 	}
 	err := d.handler.call(ctx, nil, messages)
+	var part *partialError
+	if !d.handler.each && errors.As(err, &part) && errors.Is(err, ErrStop) { // the rest of the page was not handled
+		if messages = messages[:d.handledOf(err, len(messages))]; len(messages) == 0 {
+			return err
+		}
+	}
 	if messages[0].retry {
 		if err != nil && !errors.Is(err, ErrStop) && d.handledOf(err, 1) == 0 {
 			return err

@@ -8,6 +8,7 @@ import (
 
 	"github.com/mqnotify/mqnotify/internal/deadletter"
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/notify"
 )
 
 // If a part of a page was handled, only the rest is tried again, and the count of attempts
@@ -45,7 +46,17 @@ func TestHandled(t *testing.T) {
 			return Handled(4, errHandler)
 		})))
 		require.Equal(t, uint64(24), stored(t, db, "g"))
+		// One that ends Run there too: the next Run goes on with the rest.
+		stopping := Batch(func(context.Context, []Message) error { return Handled(2, ErrStop) })
+		require.NoError(t, run(t, db, "orders", options, stopping).wait(t))
+		require.Equal(t, uint64(26), stored(t, db, "g"))
+		stopping = Batch(func(context.Context, []Message) error { return Handled(0, ErrStop) })
+		require.NoError(t, run(t, db, "orders", options, stopping).wait(t))
+		require.Equal(t, uint64(26), stored(t, db, "g"))
 		require.NoError(t, Handled(7, nil))
+		for _, none := range []Handler{{}, Each(nil), Batch(nil), EachTx(nil), BatchTx(nil)} {
+			require.ErrorIs(t, c.Run(t.Context(), none), notify.ErrOptions)
+		}
 	})
 }
 

@@ -29,6 +29,9 @@ type Handler struct {
 
 // Each returns a handler of one message, which handles it at least once.
 func Each(handle func(ctx context.Context, m Message) error) Handler {
+	if handle == nil {
+		return Handler{} // which Run refuses
+	}
 	return Handler{each: true, handle: func(ctx context.Context, _ *sqlx.Tx, messages []Message) error {
 		return handle(ctx, messages[0])
 	}}
@@ -36,6 +39,9 @@ func Each(handle func(ctx context.Context, m Message) error) Handler {
 
 // Batch returns a handler of a page of at most Options.PageRows messages, which handles them at least once.
 func Batch(handle func(ctx context.Context, messages []Message) error) Handler {
+	if handle == nil {
+		return Handler{}
+	}
 	return Handler{handle: func(ctx context.Context, _ *sqlx.Tx, messages []Message) error {
 		return handle(ctx, messages)
 	}}
@@ -45,6 +51,9 @@ func Batch(handle func(ctx context.Context, messages []Message) error) Handler {
 // exactly once. It must neither commit nor roll back. It must return the error of every statement that fails, because after some
 // errors (a deadlock) the server has rolled back the earlier statements and would commit only the rest. It needs a group.
 func EachTx(handle func(ctx context.Context, tx *sqlx.Tx, m Message) error) Handler {
+	if handle == nil {
+		return Handler{}
+	}
 	return Handler{each: true, tx: true, handle: func(ctx context.Context, tx *sqlx.Tx, messages []Message) error {
 		return handle(ctx, tx, messages[0])
 	}}
@@ -56,7 +65,8 @@ func BatchTx(handle func(ctx context.Context, tx *sqlx.Tx, messages []Message) e
 }
 
 // Handled returns an error for a handler made by Batch that has handled the first n messages of its page and failed with err at the
-// next one. Those n count as handled, and the rest is tried again. With other handlers it means err. It returns nil if err is nil.
+// next one. Those n count as handled, and the rest is tried again, with ErrStop by the next Run. With other handlers it means err. It
+// returns nil if err is nil.
 func Handled(n int, err error) error {
 	if err == nil {
 		return nil

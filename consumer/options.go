@@ -61,7 +61,7 @@ type Options struct {
 	//     10 minutes. For earlier rows that become visible later the rule of "end" holds.
 	//   - a position that Watch was called with.
 	From string
-	// Reset makes Run begin at From although the group has an offset.
+	// Reset makes Run begin at From although the group has an offset. A consumer that stands by does so when it takes over.
 	Reset bool
 	// StopAtEnd makes Run return when it has read all rows that existed. With Strict it also waits for the transactions that
 	// hold some of them back.

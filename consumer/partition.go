@@ -102,7 +102,11 @@ func (s sharing) expression(t *table.Table, key string) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		value = "COALESCE(" + ident.Quote(column.Name) + ", " + key + ")"
+		value = ident.Quote(column.Name)
+		if column.DataType == "char" {
+			value = "RTRIM(" + value + ")" // PAD_CHAR_TO_FULL_LENGTH, if a member has it, would give another number
+		}
+		value = "COALESCE(" + value + ", " + key + ")"
 	} else if name, ok := strings.CutPrefix(s.by, byHeader); ok {
 		if !t.IsMessageTable() {
 			return "", fmt.Errorf("consumer: %s has no column %s to partition by, and no headers: %w", t, ident.Quote(name), table.ErrNoColumn)

@@ -64,3 +64,22 @@ func TestPartitionBy(t *testing.T) {
 		require.ErrorIs(t, err, table.ErrNoColumn)
 	})
 }
+
+// All members compute the same partition of a CHAR, whatever their sql_mode is.
+func TestPartitionOfAPaddedColumn(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openTopic(t, s)
+		do(t, db, "CREATE TABLE codes (id INT PRIMARY KEY AUTO_INCREMENT, code CHAR(9))", "INSERT INTO codes (code) VALUES ('a')")
+		described, err := table.Describe(t.Context(), db.Pool(), db.Name(), "codes")
+		require.NoError(t, err)
+		expression, err := asked(described, Options{Group: "g", PartitionBy: "code"}).expression(described, "id")
+		require.NoError(t, err)
+		query := "SELECT " + expression + " FROM codes"
+		want := mysqltest.Value[int](t, db.Pool(), query)
+		padded := newConn(t, db)
+		onConn(t, padded, "SET sql_mode = 'PAD_CHAR_TO_FULL_LENGTH'")
+		var got int
+		require.NoError(t, padded.QueryRowContext(t.Context(), query).Scan(&got))
+		require.Equal(t, want, got)
+	})
+}

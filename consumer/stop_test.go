@@ -239,6 +239,6 @@ func TestStopWithACause(t *testing.T) {
 		}
 		c, err := New(db, "orders", Options{Group: "g", Logger: testLogger(t)})
 		require.NoError(t, err)
-		require.NoError(t, c.Run(ctx, Each(nil)), "an end before the start")
+		require.NoError(t, c.Run(ctx, new(collected).handler()), "an end before the start")
 	})
 }

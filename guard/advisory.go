@@ -24,7 +24,7 @@ type advisory struct {
 }
 
 func newAdvisory(db *notify.DB, name string, options MutexOptions) (*advisory, error) {
-	if options.TTL != 0 && options.TTL < leastIdle || options.Margin != 0 {
+	if options.TTL != 0 && (options.TTL < leastIdle || options.TTL > longest) || options.Margin != 0 {
 		return nil, wrongf("an advisory lock's TTL of %v with a Margin of %v: give %v or more, or 0 for 30s, and no Margin", options.TTL, options.Margin, leastIdle)
 	}
 	return &advisory{db, name, options.TTL}, nil

@@ -24,5 +24,6 @@ type DB = core.DB
 // ErrOptions, because topics, offsets and lock names belong to a database.
 func Open(dataSource string) (*DB, error) { return core.Open(dataSource) }
 
-// OpenConfig is Open with a configuration of the driver instead of a DSN. It copies the configuration.
+// OpenConfig is Open with a configuration of the driver instead of a DSN. It copies the configuration. Unless that sets sql_mode, all
+// connections have STRICT_TRANS_TABLES besides the server's modes, so that no value is cut short.
 func OpenConfig(config *mysql.Config) (*DB, error) { return core.OpenConfig(config) }

@@ -3,6 +3,7 @@ package notify
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 	"unicode/utf8"
@@ -119,7 +120,7 @@ func Listen(ctx context.Context, db *DB, names ...string) (<-chan Notification, 
 			return nil, err
 		}
 	}
-	r := &receiver{names: names, news: make(chan struct{}, 1)}
+	r := &receiver{names: slices.Clone(names), news: make(chan struct{}, 1)}
 	l := listening(db)
 	if err := l.join(ctx, r); err != nil {
 		return nil, err

@@ -257,6 +257,9 @@ func (h *handshake) publish(ctx context.Context, messages []Message) ([]uint64, 
 	if err != nil {
 		return nil, err
 	}
+	if h.producer.closed.Load() {
+		return nil, notify.ErrClosed
+	}
 	select {
 	case <-h.ready:
 	case <-ctx.Done():

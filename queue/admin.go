@@ -2,6 +2,7 @@ package queue
 
 import (
 	"context"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -15,7 +16,7 @@ import (
 // Filter selects tasks.
 type Filter struct {
 	States []string // values of Task.State; empty means all
-	IDs    []uint64 // empty means all
+	IDs    []uint64 // nil means all, and an empty slice none
 	// After selects the tasks with larger ids, for pages of List. Limit is the maximum number of tasks of
 	// List; 0 means 100. Retry and Cancel refuse both.
 	After uint64
@@ -42,7 +43,11 @@ func (q *Queue) where(f Filter) (where string, args []any, err error) {
 		}
 		where += " AND " + in
 	}
-	if len(f.IDs) > 0 {
+	switch {
+	case f.IDs == nil:
+	case len(f.IDs) == 0:
+		where += " AND FALSE"
+	default:
 		where += " AND " + among(f.IDs)
 	}
 	return where, args, nil
@@ -123,8 +128,8 @@ func (q *Queue) Counts(ctx context.Context) (map[string]int, error) {
 // that another task could have it. A task that was cancelled while a worker has it becomes ready when
 // that worker has given it up (see Cancel).
 func (q *Queue) Retry(ctx context.Context, f Filter, retries int) (n int, err error) {
-	if retries < noRetries {
-		return 0, optionsf("%d retries: 0 or more, or -1 for none", retries)
+	if retries < noRetries || retries > math.MaxInt32 {
+		return 0, optionsf("%d retries: 0 to %d, or -1 for none", retries, math.MaxInt32)
 	}
 	if len(f.States) == 0 {
 		f.States = []string{stateDead}

@@ -6,11 +6,8 @@ import (
 	"fmt"
 	"runtime/debug"
 	"slices"
-	"strings"
 	"sync"
 	"time"
-
-	"github.com/mqnotify/mqnotify/notify"
 )
 
 // held is a claim of the worker.
@@ -105,14 +102,20 @@ func trustedUntil(started time.Time, visibility time.Duration) time.Time {
 	return started.Add(visibility - visibility/10)
 }
 
-// run is a handler's goroutine.
+// run is a handler's goroutine. Another one follows if the handler ends it.
 func (h *pool) run(ctx context.Context) {
+	closed := false
+	defer func() {
+		if !closed {
+			h.handlers.Go(func() { h.run(ctx) })
+		}
+	}()
 	for {
 		h.mu.Lock()
 		for len(h.waiting) == 0 && !h.closed {
 			h.work.Wait()
 		}
-		if h.closed {
+		if closed = h.closed; closed {
 			h.mu.Unlock()
 			return
 		}
@@ -131,50 +134,73 @@ func (h *pool) run(ctx context.Context) {
 		claim.timer = time.AfterFunc(left, func() { h.expire(claim) })
 		h.running++
 		h.mu.Unlock()
-
-		begun := time.Now()
-		err := h.call(working, claim.task)
-		took := time.Since(begun)
-
-		h.mu.Lock()
-		h.quick = took < coalesceFor
-		claim.timer.Stop()
-		cancel(context.Canceled)
-		h.running--
-		claim.settled = true
-		h.over(claim)
-		late := claim.lost
-		if late {
-			h.forget(claim)
-			h.lapsed = slices.DeleteFunc(h.lapsed, func(c *held) bool { return time.Since(c.trusted) > 24*time.Hour })
-			h.lapsed = append(h.lapsed, claim)
-		} else {
-			if len(h.outcomes) == 0 {
-				h.oldest = time.Now()
-			}
-			h.outcomes = append(h.outcomes, h.outcomeOf(claim, err))
-		}
-		// With neither, the dispatcher was signalled before, or has nothing to do yet.
-		news := len(h.waiting) == 0 || len(h.outcomes) == 1
-		h.mu.Unlock()
-		if news {
-			poke(h.changed)
-		}
-		if late && h.dropped != nil {
-			h.dropped(claim.task)
-		}
+		h.handle(working, claim)
 	}
 }
 
-// call calls the handler. A panic becomes an error, because it must neither end the
+// handle calls the handler and records the outcome, even if the handler ends its goroutine.
+func (h *pool) handle(ctx context.Context, claim *held) {
+	begun := time.Now()
+	var o outcome
+	err := errors.New("the handler ended its goroutine (runtime.Goexit, as FailNow of a test does)")
+	defer func() {
+		if o.held == nil {
+			o = failed(claim, err)
+		}
+		h.settle(claim, o, time.Since(begun))
+	}()
+	if p := protect(func() { err = h.handler(ctx, claim.task) }); p != nil {
+		err = p
+	}
+	if p := protect(func() { o = h.outcomeOf(claim, err) }); p != nil { // Backoff, or the error itself
+		err = p
+	}
+}
+
+// protect calls f, which calls the user's code. A panic becomes an error, because it must neither end the
 // process, which has other tasks, nor go unnoticed.
-func (h *pool) call(ctx context.Context, task Task) (err error) {
+func protect(f func()) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("the handler panicked: %v\n%s", p, debug.Stack())
 		}
 	}()
-	return h.handler(ctx, task)
+	f()
+	return nil
+}
+
+// settle records the outcome of a claim whose handler has ended.
+func (h *pool) settle(claim *held, o outcome, took time.Duration) {
+	h.mu.Lock()
+	h.quick = took < coalesceFor
+	claim.timer.Stop()
+	claim.cancel(context.Canceled)
+	h.running--
+	claim.settled = true
+	h.over(claim)
+	late := claim.lost
+	if late {
+		h.forget(claim)
+		h.lapsed = slices.DeleteFunc(h.lapsed, func(c *held) bool { return time.Since(c.trusted) > 24*time.Hour })
+		h.lapsed = append(h.lapsed, claim)
+	} else {
+		if claim.cancelled {
+			o = outcome{held: claim, kind: wasCancelled}
+		}
+		if len(h.outcomes) == 0 {
+			h.oldest = time.Now()
+		}
+		h.outcomes = append(h.outcomes, o)
+	}
+	// With neither, the dispatcher was signalled before, or has nothing to do yet.
+	news := len(h.waiting) == 0 || len(h.outcomes) == 1
+	h.mu.Unlock()
+	if news {
+		poke(h.changed)
+	}
+	if late && h.dropped != nil {
+		h.dropped(claim.task)
+	}
 }
 
 // forget removes a claim that is settled or lost. The caller holds mu.
@@ -210,30 +236,6 @@ func (h *pool) lose(claim *held) {
 }
 
 func (h *held) lostError() error { return fmt.Errorf("queue: task %d: %w", h.task.ID, ErrClaimLost) }
-
-// outcomeOf returns the outcome for a handler's error.
-func (h *pool) outcomeOf(claim *held, err error) outcome {
-	if claim.cancelled {
-		return outcome{held: claim, kind: wasCancelled}
-	}
-	if err == nil {
-		return outcome{held: claim, kind: wasDone}
-	}
-	o := outcome{held: claim, kind: wasFailed, text: lastError(err), err: err}
-	if claim.task.Retries <= 0 || errors.Is(err, notify.ErrDead) {
-		o.kind = wasFatal
-		return o
-	}
-	o.wait = min(max(0, h.backoff(max(1, claim.task.Attempt-claim.task.Lapses))), maxDelay)
-	return o
-}
-
-// lastError returns an error's text in its stored form, of at most 8 KiB; the column has 64 KiB.
-func lastError(err error) string {
-	const most = 8 << 10
-	text := err.Error()
-	return strings.ToValidUTF8(text[:min(len(text), most)], "\uFFFD")
-}
 
 // poolState is the information by which the dispatcher decides.
 type poolState struct {

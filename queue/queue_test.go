@@ -251,7 +251,10 @@ func TestAdministration(t *testing.T) {
 		assert.Equal(t, map[string]int{stateDead: 1, stateInProgress: 1, stateScheduled: 1}, counts)
 
 		close(good)
-		n, err := q.Retry(t.Context(), Filter{}, 0)
+		n, err := q.Retry(t.Context(), Filter{IDs: []uint64{}}, 0)
+		require.NoError(t, err)
+		require.Zero(t, n, "no ids are not all ids")
+		n, err = q.Retry(t.Context(), Filter{}, 0)
 		require.NoError(t, err)
 		assert.Equal(t, 1, n)
 		eventually(t, func() bool { return inState(t, db, stateDone) == 1 }, "the dead one is not done")

@@ -3,14 +3,17 @@ package queue
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/jmoiron/sqlx"
 
 	"github.com/mqnotify/mqnotify/internal/schema"
+	"github.com/mqnotify/mqnotify/notify"
 )
 
 // outcome is the result of a claim.
@@ -228,4 +231,36 @@ func (d *dispatcher) giveBackLate(ctx context.Context) error {
 		d.empty = false
 	}
 	return err
+}
+
+// outcomeOf returns the outcome for a handler's error.
+func (h *pool) outcomeOf(claim *held, err error) outcome {
+	if err == nil {
+		return outcome{held: claim, kind: wasDone}
+	}
+	o := failed(claim, err)
+	if errors.Is(err, notify.ErrDead) {
+		o.kind = wasFatal
+	}
+	if o.kind == wasFatal {
+		return o
+	}
+	o.wait = min(max(0, h.backoff(max(1, claim.task.Attempt-claim.task.Lapses))), maxDelay)
+	return o
+}
+
+// lastError returns an error's text in its stored form, of at most 8 KiB; the column has 64 KiB.
+func lastError(err error) string {
+	const most = 8 << 10
+	text := err.Error()
+	return strings.ToValidUTF8(text[:min(len(text), most)], "\uFFFD")
+}
+
+// failed returns the outcome of an error for which Backoff gives no wait.
+func failed(claim *held, err error) outcome {
+	kind := wasFailed
+	if claim.task.Retries <= 0 {
+		kind = wasFatal
+	}
+	return outcome{held: claim, kind: kind, text: lastError(err), err: err, wait: time.Minute}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -84,6 +85,37 @@ func TestRetries(t *testing.T) {
 		assert.Equal(t, "dead 1 5 no use: not to be tried again", text(ids[2]))
 		assert.Contains(t, text(ids[3]), "dead 1 0 the handler panicked: at once")
 		assert.Equal(t, map[string]int{"done": 1, "failed": 3, "dead": 3}, w.outcomes())
+	})
+}
+
+// A handler that ends its goroutine, and a panic in Backoff or in the error itself, are failures. The worker goes on.
+func TestHandlersThatDoNotReturn(t *testing.T) {
+	each(t, func(t *testing.T, s *mysqltest.Server) {
+		db, _ := database(t, s)
+		q := newQueue(t, db, Options{})
+		for _, payload := range []string{"goexit", "goexit", "error"} {
+			_, err := q.Enqueue(t.Context(), Entry{Payload: []byte(payload), Retries: noRetries})
+			require.NoError(t, err)
+		}
+		enqueue(t, q, "backoff", "fine")
+		w := work(t, q, WorkerOptions{Backoff: func(int) time.Duration { panic("no wait") }}, func(_ context.Context, task Task) error {
+			switch string(task.Payload) {
+			case "goexit":
+				runtime.Goexit()
+			case "error":
+				var none *notify.TooLargeError
+				return none // its Error panics
+			case "backoff":
+				return errors.New("fails")
+			}
+			return nil
+		})
+		eventually(t, func() bool {
+			return inState(t, db, stateDead) == 3 && inState(t, db, stateFailed) == 1 && inState(t, db, stateDone) == 1
+		}, "not settled")
+		require.NoError(t, w.end(t))
+		assert.Equal(t, "the handler ended its goroutine,the handler ended its goroutine,the handler panicked: runtime er,the handler panicked: no wait",
+			mysqltest.Value[string](t, db.Pool(), "SELECT GROUP_CONCAT(LEFT(SUBSTRING_INDEX(SUBSTRING_INDEX(last_error, ' (', 1), '\n', 1), 32) ORDER BY id) FROM mqnotify_task WHERE last_error IS NOT NULL"))
 	})
 }
 

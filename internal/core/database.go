@@ -57,10 +57,10 @@ func OpenConfig(config *mysql.Config) (*DB, error) {
 	config = config.Clone()
 	config.InterpolateParams = true // a statement with arguments is one round trip, not three
 	config.MultiStatements = false
-	config.ColumnsWithAlias = false // the fields of our queries' rows have the columns' names
-	if config.Params == nil {
-		config.Params = make(map[string]string)
-	}
+	config.ColumnsWithAlias = false                       // the fields of our queries' rows have the columns' names
+	params := make(map[string]string, len(config.Params)) // the driver's Clone shares an empty map
+	maps.Copy(params, config.Params)
+	config.Params = params
 	setSession(config.Params)
 	if config.ConnectionAttributes == "" {
 		config.ConnectionAttributes = "program_name:mqnotify"
@@ -101,23 +101,28 @@ func Beside(db *DB) (*DB, error) { return OpenConfig(db.config) }
 func setSession(params map[string]string) {
 	for name := range params {
 		switch strings.ToLower(name) {
-		case "autocommit", "completion_type", "character_set_client", "character_set_results", "collation_connection", "sql_select_limit":
+		case "autocommit", "completion_type", "character_set_client", "character_set_results", "collation_connection", "sql_select_limit",
+			"sql_quote_show_create", "sql_big_selects", "sql_safe_updates", "foreign_key_checks":
 			delete(params, name)
 		}
 	}
 	params["autocommit"] = "1"               // every statement of the pool is a transaction
 	params["completion_type"] = "'NO_CHAIN'" // otherwise the statements after a COMMIT would be in the next transaction
+	params["sql_quote_show_create"] = "1"    // MariaDB shows only there that a column is JSON
+	params["sql_big_selects"] = "1"          // otherwise a server may refuse to read a long backlog
+	params["sql_safe_updates"] = "0"         // MariaDB would refuse a DELETE that only tries the privilege
+	params["foreign_key_checks"] = "1"       // guard's claims need theirs
 	// Another character set would damage text, and the driver escapes values for UTF-8. A collation of utf8mb4 stays.
 	params["character_set_client"], params["character_set_results"] = "utf8mb4", "utf8mb4"
 	params["collation_connection"] = "IF(@@collation_connection LIKE 'utf8mb4%', @@collation_connection, " +
 		"IF(@@collation_server LIKE 'utf8mb4%', @@collation_server, 'utf8mb4_general_ci'))"
-	// Without these the server could cut a statement short, and MariaDB could treat an empty string as NULL. Each version comment
-	// addresses one kind of server. LEFT, because '' may be NULL here. CAST, because the literals may have several collations.
+	// Without these the server could cut a statement or a value short, and MariaDB could treat an empty string as NULL. Each version
+	// comment addresses one kind of server. LEFT, because '' may be NULL here. CAST, because the literals may have several collations.
 	first := ""
 	for _, s := range [][2]string{
 		{"max_execution_time", "/*!80000 max_execution_time = 0, */ "},
 		{"max_statement_time", "/*M! max_statement_time = 0, */ "},
-		{"sql_mode", "/*M! sql_mode = REPLACE(CAST(@@sql_mode AS BINARY), 'EMPTY_STRING_IS_NULL', LEFT('x', 0)), */ "},
+		{"sql_mode", "sql_mode = CONCAT(REPLACE(CAST(@@sql_mode AS BINARY), 'EMPTY_STRING_IS_NULL', LEFT('x', 0)), ',STRICT_TRANS_TABLES'), "},
 	} {
 		if !slices.ContainsFunc(slices.Collect(maps.Keys(params)), func(name string) bool { return strings.EqualFold(name, s[0]) }) {
 			first += s[1]

@@ -54,9 +54,11 @@ func TestOpenRefusals(t *testing.T) {
 	require.ErrorIs(t, err, core.ErrOptions)
 	config := mysql.NewConfig()
 	config.DBName, config.Passwd, config.Net = "shop", "geheim", "nonsense"
+	config.Params = map[string]string{}
 	_, err = core.OpenConfig(config)
 	require.ErrorContains(t, err, "notify: ")
 	assert.NotContains(t, err.Error(), "geheim")
+	assert.Empty(t, config.Params, "the caller's map")
 }
 
 func TestOpen(t *testing.T) {

@@ -139,6 +139,8 @@ func (s *Session) setUp(ctx context.Context) error {
 		"lock_wait_timeout", "2", // MySQL's default is a year: a read would wait behind an ALTER that waits itself
 		"innodb_lock_wait_timeout", "2",
 		"idle_transaction_timeout", "0",
+		"idle_readonly_transaction_timeout", "0", // the two take precedence
+		"idle_write_transaction_timeout", "0",
 		"wait_timeout", strconv.Itoa(int(s.idle.Seconds())),
 	)...)
 	isolation := "READ COMMITTED"

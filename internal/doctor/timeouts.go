@@ -21,6 +21,7 @@ var knownTimeouts = []timeout{
 	{"max_execution_time", "ms", 0, ""},
 	{"max_statement_time", "s", 0, ""},
 	{"idle_transaction_timeout", "s", 60, "a transaction that sends no statement for longer is lost, such as a handler's"},
+	{"idle_readonly_transaction_timeout", "s", 60, "a transaction that sends no statement for longer is lost, such as a handler's"},
 	{"idle_write_transaction_timeout", "s", 60, "a transaction that sends no statement for longer is lost, such as a handler's"},
 }
 

@@ -9,8 +9,9 @@ BEGIN
   SET @mqnotify_headers = headers, @mqnotify_payload = payload;
   SET @mqnotify_insert = CONCAT('INSERT INTO `', REPLACE(topic, '`', '``'), '` (headers, payload) VALUES (?, ?)');
   PREPARE mqnotify_insert FROM @mqnotify_insert;
+  DO LAST_INSERT_ID(0);
   EXECUTE mqnotify_insert USING @mqnotify_headers, @mqnotify_payload;
   DEALLOCATE PREPARE mqnotify_insert;
   SET @mqnotify_payload = NULL;
-  SELECT LAST_INSERT_ID() AS id;
+  SELECT NULLIF(LAST_INSERT_ID(), 0) AS id;
 END

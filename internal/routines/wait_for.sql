@@ -17,6 +17,9 @@ BEGIN
   DECLARE remaining, elapsed DECIMAL(20, 6);
   DECLARE EXIT HANDLER FOR 1568
     SIGNAL SQLSTATE '25001' SET MESSAGE_TEXT = 'mqnotify: this session has an open transaction, which may not see later rows: COMMIT before you wait';
+  IF ABS(TIMESTAMPDIFF(SECOND, NOW(), SYSDATE())) > 60 THEN
+    SIGNAL SQLSTATE '22023' SET MESSAGE_TEXT = 'mqnotify: SET timestamp has stopped the clock of this session: SET timestamp = DEFAULT before you wait';
+  END IF;
   -- The next statement fails in an open transaction, with error 1568.
   SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
   BEGIN

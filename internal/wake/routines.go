@@ -50,6 +50,13 @@ func (i *installer) routines(ctx context.Context, tables []string) error {
 				return fmt.Errorf("wake: drop routine %s: %w", r.Name, err)
 			}
 		}
+		mode := "" // the server stores it with the routine
+		if r.Name == routines.Publish {
+			mode = "STRICT_ALL_TABLES" // it must not cut a payload, whatever the caller's mode is
+		}
+		if err := i.exec(ctx, "SET SESSION sql_mode = '"+mode+"'"); err != nil {
+			return fmt.Errorf("wake: set sql_mode: %w", err)
+		}
 		if err := i.exec(ctx, r.Statement); err != nil && !server.Is(err, server.ErrRoutineExists) {
 			return fmt.Errorf("wake: make routine %s: %w", r.Name, err)
 		}
