@@ -129,7 +129,7 @@ func (q *Queue) Counts(ctx context.Context) (map[string]int, error) {
 // that worker has given it up (see Cancel).
 func (q *Queue) Retry(ctx context.Context, f Filter, retries int) (n int, err error) {
 	if retries < noRetries || retries > math.MaxInt32 {
-		return 0, optionsf("%d retries: 0 to %d, or -1 for none", retries, math.MaxInt32)
+		return 0, optionsf("%d retries: 0 or more, at most %d, or -1 for none", retries, math.MaxInt32)
 	}
 	if len(f.States) == 0 {
 		f.States = []string{stateDead}
