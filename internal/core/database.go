@@ -122,7 +122,8 @@ func setSession(params map[string]string) {
 	for _, s := range [][2]string{
 		{"max_execution_time", "/*!80000 max_execution_time = 0, */ "},
 		{"max_statement_time", "/*M! max_statement_time = 0, */ "},
-		{"sql_mode", "sql_mode = CONCAT(REPLACE(CAST(@@sql_mode AS BINARY), 'EMPTY_STRING_IS_NULL', LEFT('x', 0)), ',STRICT_TRANS_TABLES'), "},
+		{"sql_mode", "/*M! sql_mode = CONCAT(REPLACE(CAST(@@sql_mode AS BINARY), 'EMPTY_STRING_IS_NULL', LEFT('x', 0)), ',STRICT_TRANS_TABLES'), */ " +
+			"/*!80000 sql_mode = CONCAT(@@sql_mode, ',STRICT_TRANS_TABLES'), */ "},
 	} {
 		if !slices.ContainsFunc(slices.Collect(maps.Keys(params)), func(name string) bool { return strings.EqualFold(name, s[0]) }) {
 			first += s[1]
