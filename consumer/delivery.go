@@ -181,7 +181,7 @@ func (d *delivery) deliver(ctx, handling context.Context, messages []Message, in
 	})
 }
 
-// pause waits, because the last two or more messages became dead letters. What the handler needs may be unavailable, and without the wait
+// pause waits after two or more messages in a row became dead letters. What the handler needs may be unavailable, and without the wait
 // the whole topic would become dead letters.
 func (d *delivery) pause(ctx context.Context) error {
 	if d.pauses == nil {
@@ -355,7 +355,7 @@ func (d *delivery) saveIfDue(ctx context.Context) error {
 	return d.save(ctx)
 }
 
-// save stores the progress if it has changed, and there is a group.
+// save stores the progress if it has changed. Without a group it never counts as changed.
 func (d *delivery) save(ctx context.Context) error {
 	if !d.unsaved {
 		return nil

@@ -95,7 +95,8 @@ type origins struct {
 	read   time.Time // no read of the origin before this time
 }
 
-// checkOrigin returns ErrBelowOffset if ids have appeared below 1, or if the table was truncated since the group's offset began, even if its ids are larger now.
+// checkOrigin is checkLeast, and returns ErrBelowOffset if the table was truncated since the group's offset began, even if its ids
+// are larger now.
 func (r *reader) checkOrigin(ctx context.Context) error {
 	o := r.origins
 	o.next = time.Now().Add(o.wait)

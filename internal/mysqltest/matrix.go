@@ -56,7 +56,7 @@ func Rotate[T any](t *testing.T, cases []T, f func(t *testing.T, s *Server, c T)
 	t.Parallel()
 	sample(t)
 	if testing.Short() && !Long() {
-		cases = Third(t, cases)
+		cases = third(t, cases)
 	}
 	rotate(t, cases, func(t *testing.T, s *Server, c T) {
 		t.Parallel()

@@ -10,7 +10,7 @@ import (
 )
 
 // With envSample, a text, half of the tests that use a server are skipped: another half for another text. envWhole has the folders, with
-// spaces between them, whose tests all run. `./test --quick` sets both.
+// white space between them, whose tests all run. `./test --quick` sets both.
 const (
 	envSample = "MQNOTIFY_TEST_SAMPLE"
 	envWhole  = "MQNOTIFY_TEST_WHOLE"

@@ -41,8 +41,8 @@ func Many[T any](short, normal, long T) T {
 	return Size(short, normal, long)
 }
 
-// Third returns a third of the cases at random, and at least one, for the short form of a test.
-func Third[T any](tb testing.TB, cases []T) []T {
+// third returns a third of the cases at random, and at least one, for the short form of a test.
+func third[T any](tb testing.TB, cases []T) []T {
 	tb.Helper()
 	some := slices.Clone(cases)
 	Random(tb).Shuffle(len(some), func(i, j int) { some[i], some[j] = some[j], some[i] })
