@@ -53,7 +53,7 @@ func importMain(told string) error {
 // An import stores each message once, although its process and the database are killed (kill -9) again and again while messages
 // come. The long form has thirty times as many messages, and runs every broker on every server.
 func TestImportKilled(t *testing.T) {
-	want, kills := mysqltest.Size(1000, 1000, 30_000), mysqltest.Size(5, 5, 100)
+	want, kills := mysqltest.Many(500, 1000, 30_000), mysqltest.Many(4, 5, 100)
 	eachOrigin(t, func(t *testing.T, s *mysqltest.Server, from source) { from.testKilled(t, s.Start(t), want, kills) })
 }
 

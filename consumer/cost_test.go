@@ -51,7 +51,7 @@ func openTransactionCostsNoMore(t *testing.T, s *mysqltest.Server) {
 	onConn(t, late, "START TRANSACTION", "INSERT INTO orders (payload) VALUES ('late')")
 	want := []string{"first"}
 	more := func() { // rows and gaps that others make meanwhile
-		for range mysqltest.Size(20, 50, 50) {
+		for range mysqltest.Many(20, 50, 50) {
 			onConn(t, aside, "START TRANSACTION", "INSERT INTO orders (payload) VALUES ('x')", "ROLLBACK")
 			insert(t, db, "orders", "on time")
 			want = append(want, "on time")

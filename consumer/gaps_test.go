@@ -43,7 +43,7 @@ var gapTests = []struct {
 // only if it was not read for 100 ms, so that many readers keep it stale. In the short form one way must do.
 func TestGaps(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
-		for _, writers := range mysqltest.Size([]string{writersUnknown}, ways(s), ways(s)) {
+		for _, writers := range mysqltest.Many([]string{writersUnknown}, ways(s), ways(s)) {
 			t.Run(writers, func(t *testing.T) {
 				t.Parallel()
 				for _, c := range gapTests {

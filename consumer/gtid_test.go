@@ -62,7 +62,7 @@ func TestGTIDOpenTransaction(t *testing.T) {
 		publish("first")
 		require.True(t, until("first", patience))
 		slow := 0
-		rounds := mysqltest.Size(4, 20, 20)
+		rounds := mysqltest.Many(4, 20, 20)
 		for i := range rounds {
 			tx, err := db.Pool().BeginTxx(t.Context(), nil)
 			require.NoError(t, err)

@@ -27,7 +27,7 @@ func connections(tb testing.TB, db *notify.DB, user string) int {
 func TestManyConsumers(t *testing.T) {
 	mysqltest.EachInTurn(t, func(t *testing.T, s *mysqltest.Server) { // so many consumers keep the machine busy
 		const most = 20
-		n := mysqltest.Size(40, 100, 500)
+		n := mysqltest.Many(40, 100, 500)
 		topics := make([]string, n)
 		for i := range topics {
 			topics[i] = fmt.Sprintf("topic_%d", i)

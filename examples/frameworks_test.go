@@ -105,7 +105,7 @@ func (j *jobs) latencies(lead func()) {
 	t.Helper()
 	sleeping := j.program("work")
 	sleeping.start()
-	before := mysqltest.Size(0, 3, 20)
+	before := mysqltest.Many(2, 3, 20)
 	j.push(1)
 	j.allHandled() // the worker is running
 	for range before {
@@ -124,7 +124,7 @@ func (j *jobs) latencies(lead func()) {
 				mysqltest.WaitsForLock)
 		})
 	}
-	after := mysqltest.Size(0, 20, 200)
+	after := mysqltest.Many(5, 20, 200)
 	for range after {
 		waits()
 		j.push(1)
@@ -166,7 +166,7 @@ func (j *jobs) statements() (n int) {
 func (j *jobs) killed() {
 	t := j.t
 	t.Helper()
-	random, many, kills := mysqltest.Random(t), mysqltest.Size(0, 60, 1000), mysqltest.Size(0, 4, 40)
+	random, many, kills := mysqltest.Random(t), mysqltest.Many(20, 60, 1000), mysqltest.Many(2, 4, 40)
 	worker := func() *process {
 		w := j.program("wake")
 		w.Env = append(w.Env, "RETRY_AFTER=5")

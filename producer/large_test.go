@@ -23,7 +23,7 @@ func TestLargeMessages(t *testing.T) {
 		packet := p.caps.Load().MaxAllowedPacket
 		headers := map[string]string{"a": "b"}
 		largest := packet - around - len(`{"a":"b"}`) - 1
-		for _, size := range mysqltest.Size([]int{largest}, []int{packet / 4, packet / 2, largest}, []int{packet / 4, packet / 2, largest}) {
+		for _, size := range mysqltest.Many([]int{largest}, []int{packet / 4, packet / 2, largest}, []int{packet / 4, packet / 2, largest}) {
 			payload := bytes.Repeat([]byte{'\'', 0}, size/2+1)[:size]
 			ids, err := p.Publish(t.Context(), Message{Payload: payload, Headers: headers})
 			require.NoError(t, err, "%d bytes", size)

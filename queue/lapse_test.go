@@ -57,7 +57,7 @@ func TestPoison(t *testing.T) {
 	eachMode(t, func(t *testing.T, s *mysqltest.Server, mode string) {
 		db, config := database(t, s)
 		makeRuns(t, db)
-		payloads := make([]string, mysqltest.Size(20, 60, 60))
+		payloads := make([]string, mysqltest.Many(20, 60, 60))
 		for i := range payloads {
 			payloads[i] = "long"
 		}

@@ -172,8 +172,8 @@ func TestLoad(t *testing.T) {
 	if _, err := os.Stat("/proc/self/status"); err != nil {
 		t.Skip("memory is read from /proc")
 	}
-	streams, posts := mysqltest.Size(50, 100, 1000), mysqltest.Size(50, 100, 500)
-	idle, large := mysqltest.Size(200, 500, 10_000), mysqltest.Size(1, 2, 12)
+	streams, posts := mysqltest.Many(50, 100, 1000), mysqltest.Many(50, 100, 500)
+	idle, large := mysqltest.Many(200, 500, 10_000), mysqltest.Many(1, 2, 12)
 	mysqltest.EachInTurn(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
 		db := openDB(t, config, "orders")
@@ -286,7 +286,7 @@ func TestLargeBacklog(t *testing.T) {
 	if _, err := os.Stat("/proc/self/status"); err != nil {
 		t.Skip("memory is read from /proc")
 	}
-	clients, large := mysqltest.Size(8, 12, 100), mysqltest.Size(4, 6, 12)
+	clients, large := mysqltest.Many(8, 12, 100), mysqltest.Many(4, 6, 12)
 	mysqltest.EachInTurn(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
 		db := openDB(t, config, "orders")

@@ -142,7 +142,7 @@ func TestResumeUnderLoad(t *testing.T) {
 		db := openDB(t, s.Database(t), "orders")
 		site := start(t, db, Options{Topics: []string{"orders"}, Buffer: 50})
 		const writers, clients = 4, 4
-		rows := mysqltest.Size(30, 100, 100)
+		rows := mysqltest.Many(30, 100, 100)
 		cursors := make([]string, clients)
 		for i := range cursors {
 			cursors[i] = site.events(t, "/topics/orders/events").joined().cursor

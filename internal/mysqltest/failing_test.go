@@ -48,7 +48,8 @@ func TestFailureSays(t *testing.T) {
 	require.NotContains(t, fail(seed+"1"), "the choice is "+choice)
 }
 
-// Every case runs on a server and every server runs a case, for any number of cases.
+// Every case runs on a server and every server runs a case, for any number of cases. If they have run before, a case runs for each
+// server.
 func TestRotate(t *testing.T) {
 	servers := len(entries(t))
 	for _, cases := range []int{1, servers, servers + 2} {
@@ -60,6 +61,12 @@ func TestRotate(t *testing.T) {
 		rotate(t, all, func(_ *testing.T, s *Server, c int) { tried[c], met[s.Name()] = true, true })
 		require.Len(t, tried, cases)
 		require.Len(t, met, servers)
+		t.Setenv(envLong, "1")
+		require.ElementsMatch(t, all, chosen(t, all))
+		t.Setenv(envLong, "")
+		t.Setenv(envAgain, "1")
+		require.Len(t, chosen(t, all), min(cases, servers))
+		require.Subset(t, all, chosen(t, all))
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -50,18 +51,32 @@ func EachInTurn(t *testing.T, f func(t *testing.T, s *Server)) {
 }
 
 // Rotate runs every case on at least one server, and at least one case on every server, in parallel subtests like those of
-// [Each]. It is for cases that do not depend on the server. With -short it runs a third of them, at random.
+// [Each]. It is for cases that do not depend on the server. With -short it runs a third of them, at random, and if all have run
+// before on another server, one for each server.
 func Rotate[T any](t *testing.T, cases []T, f func(t *testing.T, s *Server, c T)) {
 	t.Helper()
 	t.Parallel()
 	sample(t)
-	if testing.Short() && !Long() {
-		cases = third(t, cases)
-	}
-	rotate(t, cases, func(t *testing.T, s *Server, c T) {
+	rotate(t, chosen(t, cases), func(t *testing.T, s *Server, c T) {
 		t.Parallel()
 		f(t, s, c)
 	})
+}
+
+// chosen returns the cases that run in this form of the tests.
+func chosen[T any](tb testing.TB, cases []T) []T {
+	tb.Helper()
+	n := len(cases)
+	switch {
+	case Long():
+	case Again():
+		n = min(n, len(entries(tb)))
+	case testing.Short():
+		n = (n + 2) / 3
+	}
+	some := slices.Clone(cases)
+	Random(tb).Shuffle(len(some), func(i, j int) { some[i], some[j] = some[j], some[i] })
+	return some[:n]
 }
 
 func rotate[T any](t *testing.T, cases []T, f func(t *testing.T, s *Server, c T)) {

@@ -2,7 +2,6 @@ package mysqltest
 
 import (
 	"os"
-	"slices"
 	"testing"
 )
 
@@ -39,12 +38,4 @@ func Many[T any](short, normal, long T) T {
 		return short
 	}
 	return Size(short, normal, long)
-}
-
-// third returns a third of the cases at random, and at least one, for the short form of a test.
-func third[T any](tb testing.TB, cases []T) []T {
-	tb.Helper()
-	some := slices.Clone(cases)
-	Random(tb).Shuffle(len(some), func(i, j int) { some[i], some[j] = some[j], some[i] })
-	return some[:(len(some)+2)/3]
 }

@@ -23,7 +23,7 @@ func TestIdleCallers(t *testing.T) {
 		s = s.Start(t)
 		config, db := database(t, s, "orders")
 		lead(t, config, "orders")
-		callers := mysqltest.Size(20, 100, 100)
+		callers := mysqltest.Many(20, 100, 100)
 		var results []<-chan any
 		for range callers {
 			results = append(results, connect(t, db).waits(t, db, "orders", 0, 600))
@@ -90,7 +90,7 @@ func TestWokenSoon(t *testing.T) {
 		mysqltest.Receive(t, handled)
 		caller := connect(t, db)
 		var inGo, inSQL []time.Duration
-		for id := range uint64(mysqltest.Size(20, 60, 300)) {
+		for id := range uint64(mysqltest.Many(20, 60, 300)) {
 			woken := make(chan time.Time, 1)
 			result := mysqltest.Result(func() any {
 				head, err := caller.head(t.Context(), "orders", id+1, 60)

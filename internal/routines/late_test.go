@@ -28,7 +28,7 @@ func TestNoCallIsLate(t *testing.T) {
 		stop := lead(t, config, "orders")
 		var mu sync.Mutex
 		var committed []sighting
-		rows := mysqltest.Size(15, 40, 2000)
+		rows := mysqltest.Many(15, 40, 2000)
 		var writing, calling sync.WaitGroup
 		for range writers {
 			random := rand.New(rand.NewPCG(mysqltest.Random(t).Uint64(), 0)) //nolint:gosec // choices of a test
@@ -119,7 +119,7 @@ func TestNoLoneRowIsLate(t *testing.T) {
 		config, db := database(t, s, "orders")
 		stop := lead(t, config, "orders")
 		random := mysqltest.Random(t)
-		rows := uint64(mysqltest.Size(15, 60, 5000)) //nolint:gosec // it is positive
+		rows := uint64(mysqltest.Many(15, 60, 5000)) //nolint:gosec // it is positive
 		seen := make([]atomic.Uint64, callers)
 		var calling sync.WaitGroup
 		for i := range callers {
