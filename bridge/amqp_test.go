@@ -53,6 +53,7 @@ func TestAMQP(t *testing.T) {
 		require.NoError(t, err)
 	}
 	conform(t, to)
+	t.Run("huge headers", func(t *testing.T) { testHugeHeaders(t, b, 200_000) })
 	t.Run("exchange", func(t *testing.T) { testExchange(t, b) })
 	t.Run("handshake ends", func(t *testing.T) { testHandshakeEnds(t, b) })
 	t.Run("open frozen", func(t *testing.T) { testOpenFrozen(t, b) })

@@ -297,13 +297,13 @@ func TestDatabaseDies(t *testing.T) {
 			}
 		}}
 		run(t, db, f.destination(), Options{})
-		require.Eventually(t, func() bool { return len(f.ids()) == 100 }, patience, 10*time.Millisecond)
+		require.Eventually(t, func() bool { return len(f.ids()) == 100 }, patience, 25*time.Millisecond)
 		server.Restart(t)
 		require.Eventually(t, func() bool {
 			var id uint64
 			err := db.Pool().GetContext(t.Context(), &id, "SELECT settled FROM mqnotify_offset")
 			return err == nil && id == 100
-		}, patience, 10*time.Millisecond)
+		}, patience, 25*time.Millisecond)
 		require.Equal(t, upTo(100), f.ids())
 	})
 }

@@ -120,13 +120,17 @@ func (i *Import) Run(ctx context.Context) error {
 			_ = source.Close() // the broker delivers unacknowledged messages again
 		}
 	}()
-	for waits := i.options.Retry(); ; {
+	for waits, fails := i.options.Retry(), false; ; {
 		if source == nil {
 			source, err = i.open(ctx)
 		}
 		if err == nil {
-			if err = i.pass(ctx, source); err == nil {
-				waits.Reset()
+			begun := time.Now()
+			err = i.pass(ctx, source)
+			if err == nil || time.Since(begun) > time.Minute { // it waited for a message meanwhile
+				fails = false
+			}
+			if err == nil {
 				continue
 			}
 			_ = source.Close()
@@ -134,6 +138,10 @@ func (i *Import) Run(ctx context.Context) error {
 		}
 		if ctx.Err() != nil {
 			return nil
+		}
+		if !fails { // a limit of Retry counts from now on
+			fails = true
+			waits.Reset()
 		}
 		wait := waits.NextBackOff()
 		if unmendable(err) || wait == backoff.Stop {

@@ -47,7 +47,7 @@ func TestImportTooLarge(t *testing.T) {
 		require.NoError(t, err)
 		db.Pool().SetMaxIdleConns(0) // a session keeps the limit with which it began
 		r := runImport(t, db, origin, ImportOptions{})
-		require.Eventually(t, func() bool { return len(payloads(t, db)) == 4 }, patience, 10*time.Millisecond)
+		require.Eventually(t, func() bool { return len(payloads(t, db)) == 4 }, patience, 25*time.Millisecond)
 		r.stop()
 		require.NoError(t, r.wait(t))
 		require.Equal(t, "4", payloads(t, db)[3])
@@ -69,7 +69,7 @@ func TestImportSlowDatabase(t *testing.T) {
 		_, err = db.Pool().ExecContext(t.Context(), "CREATE TRIGGER slow BEFORE INSERT ON orders FOR EACH ROW SET NEW.payload = IF(SLEEP(0.1), '', NEW.payload)")
 		require.NoError(t, err)
 		r := runImportFor(t, db, origin, ImportOptions{Batch: count}, 2*time.Second)
-		require.Eventually(t, func() bool { return len(payloads(t, db)) == count }, patience, 10*time.Millisecond)
+		require.Eventually(t, func() bool { return len(payloads(t, db)) == count }, patience, 25*time.Millisecond)
 		r.stop()
 		require.NoError(t, r.wait(t))
 	})

@@ -65,7 +65,7 @@ func TestImportOfTwo(t *testing.T) {
 			origin, err := parseOrigin(url, "orders")
 			require.NoError(t, err)
 			r := runImport(t, db, origin, ImportOptions{})
-			require.Eventually(t, func() bool { return len(payloads(t, db)) == 2*i+2 }, patience, 10*time.Millisecond)
+			require.Eventually(t, func() bool { return len(payloads(t, db)) == 2*i+2 }, patience, 25*time.Millisecond)
 			r.stop()
 			require.NoError(t, r.wait(t))
 		}

@@ -191,8 +191,8 @@ func (from source) test(t *testing.T, db *notify.DB) {
 	} else {
 		from.publish(t, 1, 50)
 	}
-	require.Eventually(t, func() bool { return len(payloads(t, db)) >= 50 }, patience, 5*time.Millisecond)
-	require.Eventually(t, func() bool { return lost.Load() == 0 && known.Load() > 0 }, patience, 5*time.Millisecond, "the broker delivered no message again")
+	require.Eventually(t, func() bool { return len(payloads(t, db)) >= 50 }, patience, 25*time.Millisecond)
+	require.Eventually(t, func() bool { return lost.Load() == 0 && known.Load() > 0 }, patience, 25*time.Millisecond, "the broker delivered no message again")
 	one.stop()
 	require.NoError(t, one.wait(t))
 	require.Equal(t, numbers(50), payloads(t, db))
@@ -202,11 +202,11 @@ func (from source) test(t *testing.T, db *notify.DB) {
 
 	two := runImport(t, db, origin, options)
 	from.publish(t, 51, 60)
-	require.Eventually(t, func() bool { return len(payloads(t, db)) >= 60 }, patience, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return len(payloads(t, db)) >= 60 }, patience, 25*time.Millisecond)
 	from.broker.Kill()
 	from.broker.Restart()
 	from.publish(t, 61, 70)
-	require.Eventually(t, func() bool { return len(payloads(t, db)) >= 70 }, patience, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return len(payloads(t, db)) >= 70 }, patience, 25*time.Millisecond)
 	two.stop()
 	require.NoError(t, two.wait(t))
 	require.Equal(t, numbers(70), payloads(t, db))
@@ -268,7 +268,7 @@ func TestImportIntoNothing(t *testing.T) {
 
 		db = openTopic(t, s)
 		r := runImport(t, db, origin, ImportOptions{Keep: -1})
-		require.Eventually(t, func() bool { return len(payloads(t, db)) == 1 }, patience, 10*time.Millisecond)
+		require.Eventually(t, func() bool { return len(payloads(t, db)) == 1 }, patience, 25*time.Millisecond)
 		require.JSONEq(t, `{"a":"1","b":"2"}`, payloads(t, db)[0])
 		r.stop()
 		require.NoError(t, r.wait(t))

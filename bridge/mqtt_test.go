@@ -67,7 +67,7 @@ func (s *subscriber) read(tb testing.TB) []stored {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		return len(s.got) > 0 && s.got[len(s.got)-1].payload == endMark
-	}, patience, 5*time.Millisecond)
+	}, patience, 25*time.Millisecond)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	got := s.got[:len(s.got)-1]

@@ -32,7 +32,7 @@ func TestOrderAfterARefusal(t *testing.T) {
 			require.NoError(t, err)
 			var logs mysqltest.Text
 			r := run(t, db, to, Options{InFlight: inFlight, Consumer: consumer.Options{StopAtEnd: true}, Logger: slog.New(slog.NewTextHandler(&logs, nil))})
-			require.Eventually(t, func() bool { return strings.Count(logs.String(), "not sent; trying again") > 2 }, patience, 10*time.Millisecond)
+			require.Eventually(t, func() bool { return strings.Count(logs.String(), "not sent; trying again") > 2 }, patience, 25*time.Millisecond)
 			config.MaxBytes = 100_000
 			_, err = js.UpdateStream(t.Context(), config)
 			require.NoError(t, err)

@@ -1,10 +1,13 @@
 package bridge
 
 import (
+	"context"
 	"errors"
+	"log/slog"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -55,25 +58,85 @@ func TestRetryOfARow(t *testing.T) {
 	})
 }
 
-// A message whose headers the broker's protocol can't carry is refused, alone.
+// A limit of the waits counts from a failure, not from the last success.
+func TestRetryAfterQuietTime(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		t.Run("bridge", func(t *testing.T) {
+			var clock mysqltest.Clock
+			var failures atomic.Int32
+			f := &fake{fail: func(consumer.Message) error {
+				if failures.Add(-1) >= 0 {
+					return errors.New("away")
+				}
+				return nil
+			}}
+			db := openTopic(t, s)
+			run(t, db, f.destination(), Options{Retry: clock.Minute})
+			for id := range 3 {
+				insert(t, db, id, id)
+				mysqltest.Eventually(t, "the row is sent", func() bool { return len(f.ids()) == id+1 })
+				clock.Forward(time.Hour)
+				failures.Store(2)
+			}
+		})
+		t.Run("import", func(t *testing.T) {
+			var clock mysqltest.Clock
+			db := openTopic(t, s)
+			broken := make(chan error)
+			opens := make(chan struct{}, 10)
+			from := &origin{Name: "x", Key: "x", Open: func(context.Context) (messageSource, error) {
+				opens <- struct{}{}
+				return quiet{broken: broken}, nil
+			}}
+			i, err := newImport(db, from, "orders", ImportOptions{Retry: clock.Minute, Logger: slog.New(slog.DiscardHandler)})
+			require.NoError(t, err)
+			ctx, stop := context.WithCancel(t.Context())
+			done := make(chan error, 1)
+			go func() { done <- i.Run(ctx) }()
+			for range 3 {
+				mysqltest.Receive(t, opens)
+				broken <- nil
+				clock.Forward(time.Hour)
+				broken <- errors.New("away")
+			}
+			mysqltest.Receive(t, opens)
+			stop()
+			require.NoError(t, mysqltest.Receive(t, done))
+		})
+	})
+}
+
+// quiet is a source without messages. Receive returns what comes: an error, or nil for no message.
+type quiet struct {
+	given
+	broken chan error
+}
+
+func (q quiet) Receive(ctx context.Context, _ int) ([]received, error) {
+	select {
+	case err := <-q.broken:
+		return nil, err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// A message whose headers the broker's protocol can't carry is refused, alone. RabbitMQ has this test as a part of TestAMQP.
 func TestHugeHeaders(t *testing.T) {
 	mysqltest.Once(t)
-	for name, c := range map[string]struct {
-		start func(testing.TB) *brokertest.Broker
-		size  int
-	}{"mqtt": {brokertest.Mosquitto, 70_000}, "amqp": {brokertest.RabbitMQ, 200_000}} {
-		t.Run(name, func(t *testing.T) {
-			d, err := Parse(c.start(t).URL(""), "huge")
-			require.NoError(t, err)
-			sink, err := d.Open(t.Context())
-			require.NoError(t, err)
-			defer func() { require.NoError(t, sink.Close()) }()
-			huge := consumer.Message{Topic: "huge", ID: 2, Headers: map[string]string{"note": strings.Repeat("x", c.size)}}
-			n, err := sink.Send(t.Context(), []consumer.Message{{Topic: "huge", ID: 1}, huge})
-			var refused *PoisonError
-			require.ErrorAs(t, err, &refused)
-			require.Equal(t, uint64(2), refused.ID)
-			require.Equal(t, 1, n)
-		})
-	}
+	testHugeHeaders(t, brokertest.Mosquitto(t), 70_000)
+}
+
+func testHugeHeaders(t *testing.T, b *brokertest.Broker, size int) {
+	d, err := Parse(b.URL(""), "huge")
+	require.NoError(t, err)
+	sink, err := d.Open(t.Context())
+	require.NoError(t, err)
+	defer func() { require.NoError(t, sink.Close()) }()
+	huge := consumer.Message{Topic: "huge", ID: 2, Headers: map[string]string{"note": strings.Repeat("x", size)}}
+	n, err := sink.Send(t.Context(), []consumer.Message{{Topic: "huge", ID: 1}, huge})
+	var refused *PoisonError
+	require.ErrorAs(t, err, &refused)
+	require.Equal(t, uint64(2), refused.ID)
+	require.Equal(t, 1, n)
 }

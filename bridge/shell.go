@@ -20,6 +20,7 @@ type shell struct {
 	*Bridge
 	sink  Sink // nil if there is no connection
 	waits backoff.BackOff
+	fails bool // the last Send confirmed nothing
 	// most limits the messages of the next Send. It is one after a failure, to find the message that fails, and then doubles.
 	most  int
 	tries int // how often the destination has refused the message in hand
@@ -74,8 +75,7 @@ func (s *shell) deliver(ctx, handling context.Context, messages []consumer.Messa
 		done += n
 		s.sent += n
 		if n > 0 {
-			s.waits.Reset()
-			s.tries = 0
+			s.fails, s.tries = false, 0
 		}
 		switch {
 		case err == nil, done == len(messages): // an error after the last confirmation is about no message
@@ -150,6 +150,10 @@ func (s *shell) failed(ctx, handling context.Context, m consumer.Message, err er
 	}
 	if errors.As(err, &end) {
 		return false, &endError{fmt.Errorf("bridge: send to %s: %w", s.to.Name, err)}
+	}
+	if !s.fails { // a limit of Retry counts from now on
+		s.fails = true
+		s.waits.Reset()
 	}
 	wait := s.waits.NextBackOff()
 	if errors.As(err, &refused) {

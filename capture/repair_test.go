@@ -198,7 +198,7 @@ func TestRepairUnderLoad(t *testing.T) {
 		var done atomic.Int64
 		var writers sync.WaitGroup
 		failed := make(chan error, 4)
-		total := int64(mysqltest.Many(500, 2_000, 100_000))
+		total := int64(mysqltest.Many(500, 1_000, 100_000))
 		ctx := t.Context()
 		for w := range 4 {
 			writers.Go(func() {

@@ -26,7 +26,7 @@ func TestSnapshotUnderLoad(t *testing.T) {
 		_, err := Install(t.Context(), db, "parts", Options{})
 		require.NoError(t, err)
 		began := time.Now()
-		total := int64(mysqltest.Many(500, 3_000, 30_000))
+		total := int64(mysqltest.Many(500, 1_500, 30_000))
 		wait := writeParts(t, db, total)
 		var done atomic.Bool
 		snapshots := snapshotsUntil(t, db, done.Load)
@@ -134,7 +134,7 @@ func TestSnapshotMakesNoDeadlock(t *testing.T) {
 			}
 			return nil
 		})
-		for range mysqltest.Many(2, 20, 500) {
+		for range mysqltest.Many(2, 8, 500) {
 			takeSnapshot(t, db, "parts", SnapshotOptions{})
 		}
 		enough.Store(true)

@@ -177,7 +177,7 @@ func TestGroupLockLostWhileStopping(t *testing.T) {
 	})
 }
 
-// A member whose wait for the lock is killed stands by again.
+// A member whose wait for the lock is killed stands by again, however long it has stood by.
 func TestStandbyKilled(t *testing.T) {
 	mysqltest.NotShort(t, "TestGroupHandsOver")
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
@@ -187,6 +187,8 @@ func TestStandbyKilled(t *testing.T) {
 		a := run(t, db, "orders", options, first.handler())
 		insert(t, db, "orders", "one")
 		first.waitFor(t, "one")
+		var clock mysqltest.Clock
+		options.Reconnect = clock.Minute
 		b := run(t, db, "orders", options, second.handler())
 		var session uint64
 		another := func() bool {
@@ -199,6 +201,7 @@ func TestStandbyKilled(t *testing.T) {
 		}
 		eventually(t, another, "it does not stand by")
 		for how, kill := range map[string]func(testing.TB, mysqltest.Database, uint64) bool{"KILL QUERY": mysqltest.KillQuery, "KILL": mysqltest.KillSession} {
+			clock.Forward(time.Hour)
 			kill(t, s.Admin(t), session) // false: it has just asked again over another session
 			eventually(t, another, "it does not stand by again after %s", how)
 		}

@@ -124,7 +124,7 @@ func (j *jobs) latencies(lead func()) {
 				mysqltest.WaitsForLock)
 		})
 	}
-	after := mysqltest.Many(5, 20, 200)
+	after := mysqltest.Many(5, 10, 200)
 	for range after {
 		waits()
 		j.push(1)
@@ -166,7 +166,7 @@ func (j *jobs) statements() (n int) {
 func (j *jobs) killed() {
 	t := j.t
 	t.Helper()
-	random, many, kills := mysqltest.Random(t), mysqltest.Many(20, 60, 1000), mysqltest.Many(2, 4, 40)
+	random, many, kills := mysqltest.Random(t), mysqltest.Many(20, 30, 1000), mysqltest.Many(2, 3, 40)
 	worker := func() *process {
 		w := j.program("wake")
 		w.Env = append(w.Env, "RETRY_AFTER=5")

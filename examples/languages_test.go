@@ -122,7 +122,7 @@ func gone(t *testing.T, db *notify.DB) {
 // server too. In the end each order is shipped once.
 func testShipping(t *testing.T, s *mysqltest.Server, db *notify.DB, program func(name string, arguments ...string) *process) {
 	t.Helper()
-	random, many, kills := mysqltest.Random(t), mysqltest.Many(60, 300, 10_000), mysqltest.Many(2, 6, 40)
+	random, many, kills := mysqltest.Random(t), mysqltest.Many(60, 120, 10_000), mysqltest.Many(2, 4, 40)
 	count := func(table string) int { return mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM "+table) }
 	names := []string{"publish", "consume", "consume"}
 	running := make([]*process, len(names))

@@ -32,7 +32,7 @@ const (
 	// patience limits every wait of a test.
 	patience = time.Minute
 	// tick is the interval of its polls.
-	tick = 5 * time.Millisecond
+	tick = 25 * time.Millisecond
 )
 
 // TestExamples builds the examples and tests each of them on every server.

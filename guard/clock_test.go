@@ -124,7 +124,7 @@ func clockOff(t *testing.T, s *mysqltest.Server, program string, off time.Durati
 	renewals := func() int {
 		return mysqltest.Value[int](t, db.Pool(), "SELECT renewals FROM mqnotify_lease WHERE name = 'x'")
 	}
-	begun, last := time.Now(), renewals()+mysqltest.Size(1, 4, 6) // four are later than its first end
+	begun, last := time.Now(), renewals()+mysqltest.Many(1, 4, 6) // four are later than its first end
 	for renewals() < last {
 		require.Less(t, time.Since(begun), patience)
 		right("take", false)

@@ -28,7 +28,7 @@ const (
 	// patience is how long a test waits for an event.
 	patience = time.Minute
 	// tick is how often it checks.
-	tick = 10 * time.Millisecond
+	tick = 25 * time.Millisecond
 )
 
 func openDB(tb testing.TB, config *mysql.Config) *notify.DB {

@@ -174,6 +174,7 @@ func waitForEnd(ctx context.Context, db *notify.DB, conn *sqlx.Conn, id uint64) 
 		if err == nil && !lives {
 			return
 		}
+		<-time.After(tick)
 	}
 }
 

@@ -25,7 +25,7 @@ const (
 	// patience is how long a test waits for an event.
 	patience = 40 * time.Second
 	// tick is how often it checks.
-	tick = 10 * time.Millisecond
+	tick = 25 * time.Millisecond
 )
 
 func openDB(tb testing.TB, config *mysql.Config) *notify.DB {

@@ -82,12 +82,14 @@ func TestBadCalls(t *testing.T) {
 		_, err := New(db, name, Options{})
 		var invalid *ident.InvalidError
 		require.ErrorAs(t, err, &invalid)
+		require.ErrorIs(t, err, notify.ErrOptions)
 		_, err = New(db, name, Options{Mode: modeHandshake})
 		require.ErrorAs(t, err, &invalid)
 	}
 	for _, options := range []Options{{BatchRows: -1}, {BatchRows: 40_000}, {BatchBytes: -1}} {
 		_, err := New(db, "x", options)
 		require.ErrorContains(t, err, "Batch")
+		require.ErrorIs(t, err, notify.ErrOptions)
 	}
 
 	p := newProducer(t, db, "x", Options{})

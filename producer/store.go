@@ -6,7 +6,6 @@ import (
 	"database/sql"
 	"database/sql/driver"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -285,10 +284,10 @@ func newBatchLimits(o Options, driver int) (batchLimits, error) {
 		limits.bytes = defaultBatchBytes
 	}
 	if limits.rows < 0 || limits.rows > maxBatchRows {
-		return limits, fmt.Errorf("BatchRows is %d: it must be 1 to %d, or 0 for %d", o.BatchRows, maxBatchRows, defaultBatchRows)
+		return limits, fmt.Errorf("%w: BatchRows is %d: it must be 1 to %d, or 0 for %d", notify.ErrOptions, o.BatchRows, maxBatchRows, defaultBatchRows)
 	}
 	if limits.bytes < 0 {
-		return limits, errors.New("BatchBytes is negative: 0 means 4 MiB")
+		return limits, fmt.Errorf("%w: BatchBytes is negative: 0 means 4 MiB", notify.ErrOptions)
 	}
 	if driver > 0 {
 		limits.bytes = min(limits.bytes, driver)

@@ -2,7 +2,6 @@ package producer
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"github.com/jmoiron/sqlx"
@@ -35,8 +34,8 @@ func (p *Producer) publishTx(ctx context.Context, tx notify.Tx, messages []Messa
 		return nil, notify.ErrClosed
 	}
 	if server.IsPool(tx) {
-		return nil, errors.New("PublishTx on a pool, which commits each statement by itself: " +
-			"begin a transaction and pass that, or call Publish")
+		return nil, fmt.Errorf("%w: PublishTx on a pool, which commits each statement by itself: "+
+			"begin a transaction and pass that, or call Publish", notify.ErrOptions)
 	}
 	rows, err := encode(messages)
 	if err != nil {

@@ -32,7 +32,7 @@ const (
 	// patience is how long a test waits for an event.
 	patience = 40 * time.Second
 	// tick is how often it checks.
-	tick = 10 * time.Millisecond
+	tick = 25 * time.Millisecond
 )
 
 // each is mysqltest.Each, in parallel, because these tests mostly wait.

@@ -223,7 +223,7 @@ func TestProcesses(t *testing.T) {
 func TestReservingProcesses(t *testing.T) {
 	mysqltest.NotShort(t, "TestWorkersReserve")
 	each(t, func(t *testing.T, s *mysqltest.Server) {
-		r := race{workers: mysqltest.Many(3, 4, 4), tasks: mysqltest.Many(300, 1500, 60_000), kills: mysqltest.Many(1, 3, 60), quick: true}
+		r := race{workers: mysqltest.Many(3, 4, 4), tasks: mysqltest.Many(300, 800, 60_000), kills: mysqltest.Many(1, 2, 60), quick: true}
 		db, all := r.run(t, s, claimSkipLocked)
 		requireDone(t, db, all)
 	})
@@ -346,11 +346,11 @@ func TestScheduleProcesses(t *testing.T) {
 		proxy := s.Proxy(t)
 		configs := []*mysql.Config{config, proxy.Config(config)}
 		require.NoError(t, q.Schedule(t.Context(), Recurring{Name: "each second", Cron: "@every 1s", Entry: Entry{Payload: []byte("tick")}}))
-		schedulers := make([]*process, mysqltest.Many(4, 8, 8))
+		schedulers := make([]*process, mysqltest.Many(4, 6, 8))
 		for i := range schedulers {
 			schedulers[i] = startProcess(t, processTold{Role: "scheduler", DSN: configs[i%2].FormatDSN()})
 		}
-		for i := range mysqltest.Many(2, 4, 8) {
+		for i := range mysqltest.Many(2, 3, 8) {
 			eventually(t, func() bool { return mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM mqnotify_task") > i }, "no task is entered")
 			schedulers[i].kill()
 			proxy.Down()

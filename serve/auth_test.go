@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"math"
 	"net"
 	"net/http"
 	"os"
@@ -349,7 +350,11 @@ func TestOptions(t *testing.T) {
 	db, err := notify.Open("user:password@tcp(127.0.0.1:1)/none")
 	require.NoError(t, err)
 	defer db.Close()
-	for _, o := range []Options{{}, {Topics: []string{"a"}, Buffer: -1}, {Topics: []string{"a"}, MaxBody: -1}, {Topics: []string{"a"}, ReconnectAfter: -1}, {Topics: []string{"a"}, Mode: "handshake"}} {
+	for _, o := range []Options{
+		{}, {Topics: []string{"a"}, Buffer: -1}, {Topics: []string{"a"}, MaxBody: -1}, {Topics: []string{"a"}, ReconnectAfter: -1},
+		{Topics: []string{"a"}, Mode: "handshake"}, {Topics: []string{"a"}, Mode: "pol"}, {Topics: []string{"a"}, Grace: -1},
+		{Topics: []string{"a"}, MaxBody: math.MaxInt64}, {Topics: []string{"a"}, MaxConnections: math.MaxInt}, {Topics: []string{"a"}, DatabaseRequests: math.MaxInt},
+	} {
 		_, err := New(db, o)
 		require.ErrorIs(t, err, notify.ErrOptions)
 	}

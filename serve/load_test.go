@@ -172,8 +172,8 @@ func TestLoad(t *testing.T) {
 	if _, err := os.Stat("/proc/self/status"); err != nil {
 		t.Skip("memory is read from /proc")
 	}
-	streams, posts := mysqltest.Many(50, 100, 1000), mysqltest.Many(50, 100, 500)
-	idle, large := mysqltest.Many(200, 500, 10_000), mysqltest.Many(1, 2, 12)
+	streams, posts := mysqltest.Many(50, 60, 1000), mysqltest.Many(50, 60, 500)
+	idle, large := mysqltest.Many(200, 300, 10_000), mysqltest.Many(1, 2, 12)
 	mysqltest.EachInTurn(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
 		db := openDB(t, config, "orders")

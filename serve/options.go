@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"slices"
 	"time"
 
 	"go.opentelemetry.io/otel"
@@ -50,11 +51,11 @@ type Options struct {
 	WriteTimeout time.Duration
 	// ReconnectAfter is the time to reconnect that clients are told when a stream ends. 0 means 2 s.
 	ReconnectAfter time.Duration
-	// MaxBody is the largest message that can be published, in bytes. 0 means 1 MiB.
+	// MaxBody is the largest message that can be published, in bytes: at most 1 GiB. 0 means 1 MiB.
 	MaxBody int64
 	// MaxConnections is how many requests are served at a time, including streams. Over HTTP/2 several share a connection. Further
 	// requests wait for at most 2 s, and then get 503 with Retry-After. Some more connections are accepted for health checks; when all are
-	// taken, the oldest without a running request is closed. 0 means 10,000.
+	// taken, the oldest without a running request is closed. At most 1,048,576; 0 means 10,000.
 	MaxConnections int
 	// MaxPerClient is how many requests of one address are served at a time. Further requests get 429 with Retry-After. Loopback addresses
 	// have no limit, because a proxy connects from there; for a proxy on another machine, raise it. 0 means half of MaxConnections.
@@ -111,8 +112,11 @@ func (o Options) withDefaults() (Options, error) {
 	}{
 		{len(o.Topics) == 0, "Topics is empty: name the tables to serve"},
 		{o.Buffer < 0 || o.BufferBytes < 0, "Buffer or BufferBytes is negative"},
-		{o.Heartbeat < 0 || o.WriteTimeout < 0 || o.ReconnectAfter < 0 || o.KeyAge < 0 || o.StopTimeout < 0, "a duration is negative"},
+		{o.Heartbeat < 0 || o.WriteTimeout < 0 || o.ReconnectAfter < 0 || o.KeyAge < 0 || o.StopTimeout < 0 || o.Grace < 0, "a duration is negative"},
 		{o.MaxBody < 0 || o.MaxConnections < 0 || o.DatabaseRequests < 0 || o.MaxMemory < 0 || o.MaxPerClient < 0, "MaxBody, MaxConnections, MaxPerClient, DatabaseRequests or MaxMemory is negative"},
+		{o.MaxBody > 1<<30, "MaxBody is more than 1 GiB, which no database server takes"},
+		{max(o.MaxConnections, o.DatabaseRequests) > 1<<20, "MaxConnections or DatabaseRequests is more than 1,048,576"},
+		{!slices.Contains([]string{"", "poll", "handshake"}, o.Mode), fmt.Sprintf("no Mode %q: poll or empty", o.Mode)},
 		{o.Mode == "handshake", "Mode is handshake, which is for one producer and one consumer: leave it empty"},
 	} {
 		if wrong.is {

@@ -35,7 +35,7 @@ func (f *failures) count(err error) error {
 
 func (f *failures) await(t *testing.T) {
 	t.Helper()
-	require.Eventually(t, func() bool { return f.n.Load() > 0 }, patience, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return f.n.Load() > 0 }, patience, 25*time.Millisecond)
 }
 
 type countedTopic struct {
@@ -127,7 +127,7 @@ func TestAckWithoutServer(t *testing.T) {
 		require.Eventually(t, func() bool {
 			var done int
 			return direct.Pool().Get(&done, "SELECT COUNT(*) FROM mqnotify_task WHERE state = 'done' AND attempts = 1") == nil && done == 2
-		}, patience, 5*time.Millisecond)
+		}, patience, 25*time.Millisecond)
 	})
 }
 
@@ -144,7 +144,7 @@ func TestLapses(t *testing.T) {
 		sub.begin()
 		require.Eventually(t, func() bool {
 			return mysqltest.Value[int](t, db.Pool(), "SELECT lapses FROM mqnotify_task") == 6
-		}, patience, 5*time.Millisecond)
+		}, patience, 25*time.Millisecond)
 		require.NotEqual(t, "dead", mysqltest.Value[string](t, db.Pool(), "SELECT state FROM mqnotify_task"))
 		mysqltest.Exec(t, db.Pool(), "UPDATE mqnotify_task SET state_at = UTC_TIMESTAMP(6) WHERE state = 'failed'") // do not wait
 		require.Eventually(t, func() bool {
@@ -179,7 +179,7 @@ func TestReceiveWithoutServer(t *testing.T) {
 		require.Eventually(t, func() bool {
 			messages, err = s1.ReceiveBatch(t.Context(), 1)
 			return err == nil && len(messages) == 1
-		}, patience, 10*time.Millisecond)
+		}, patience, 25*time.Millisecond)
 		require.NoError(t, s1.SendAcks(t.Context(), []driver.AckID{messages[0].AckID}))
 		require.NoError(t, s1.Close())
 	})
@@ -201,7 +201,7 @@ func TestAckOrder(t *testing.T) {
 				ids = append(ids, m.AckID)
 			}
 			return len(ids) == 2
-		}, patience, 10*time.Millisecond)
+		}, patience, 25*time.Millisecond)
 		id := func(i int) uint64 { return ids[i].(*delivery).task.ID }
 		if id(0) < id(1) {
 			slices.Reverse(ids)

@@ -7,6 +7,7 @@ import (
 	"math"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/components/delay"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jmoiron/sqlx"
@@ -48,6 +49,28 @@ func delayOf(m *message.Message) (time.Duration, error) {
 		return min(duration, left+time.Second), nil
 	}
 	return left, nil
+}
+
+// deliverAll is deliver until Close: it tries again after an error, because the queue may be made later.
+func (s *Subscriber) deliverAll() {
+	waits := notify.Exponential(100*time.Millisecond, 30*time.Second)
+	for {
+		begun := time.Now()
+		err := s.deliver(s.ctx)
+		if s.ctx.Err() != nil {
+			return
+		}
+		if time.Since(begun) > time.Minute {
+			waits.Reset()
+		}
+		wait := waits.NextBackOff()
+		s.logger.Error("delayed messages are not delivered; trying again", err, watermill.LogFields{"queue": s.config.DelayQueue, "wait": wait})
+		select {
+		case <-time.After(wait):
+		case <-s.ctx.Done():
+			return
+		}
+	}
 }
 
 // deliver publishes delayed messages to their topics when they are due, each once, until ctx ends.

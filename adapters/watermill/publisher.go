@@ -55,6 +55,9 @@ func NewPublisher(db *notify.DB, config PublisherConfig, logger watermill.Logger
 	if db == nil {
 		return nil, errors.New("watermill: no database")
 	}
+	if config.Producer.Mode != "" {
+		return nil, fmt.Errorf("watermill: %w: Producer.Mode is %q, and a Publisher can't wait for consumers: leave it empty", notify.ErrOptions, config.Producer.Mode)
+	}
 	if config.Producer.Logger == nil {
 		config.Producer.Logger = slogger(logger)
 	}

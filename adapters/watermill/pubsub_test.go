@@ -24,6 +24,7 @@ import (
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 	"github.com/mqnotify/mqnotify/internal/schema"
 	"github.com/mqnotify/mqnotify/notify"
+	"github.com/mqnotify/mqnotify/producer"
 )
 
 const patience = 2 * time.Minute
@@ -330,7 +331,7 @@ func TestMembersShare(t *testing.T) {
 			mu.Lock()
 			defer mu.Unlock()
 			return len(done) == published
-		}, patience, 10*time.Millisecond)
+		}, patience, 25*time.Millisecond)
 		require.NoError(t, publisher.Close())
 		require.NoError(t, subscriber.Close())
 		subscriptions.Wait()
@@ -359,7 +360,7 @@ func TestAckDeadline(t *testing.T) {
 		require.Eventually(t, func() bool { // the group has started, at the end
 			var n int
 			return db.Pool().Get(&n, "SELECT COUNT(*) FROM mqnotify_offset") == nil && n == 1
-		}, patience, 5*time.Millisecond)
+		}, patience, 25*time.Millisecond)
 		require.NoError(t, publisher.Publish("orders", message.NewMessage("held", nil)))
 		first := <-messages
 		<-first.Context().Done()
@@ -375,4 +376,9 @@ func TestWrong(t *testing.T) {
 	require.Error(t, err)
 	_, err = adapter.NewSubscriber(nil, adapter.SubscriberConfig{}, nil)
 	require.Error(t, err)
+	db, err := notify.Open("user:password@tcp(127.0.0.1:1)/none")
+	require.NoError(t, err)
+	defer func() { require.NoError(t, db.Close()) }()
+	_, err = adapter.NewPublisher(db, adapter.PublisherConfig{Producer: producer.Options{Mode: "handshake"}}, nil)
+	require.ErrorIs(t, err, notify.ErrOptions)
 }

@@ -106,9 +106,7 @@ func (s *Subscriber) SubscribeInitialize(topic string) error {
 // Subscribe implements [message.Subscriber]. The channel is closed when ctx ends, at Close, or when the consumer fails, which is logged.
 // The consumer reconnects after a lost connection.
 func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed {
+	if s.ctx.Err() != nil {
 		return nil, errClosed
 	}
 	if err := s.tables.ready(ctx, topic); err != nil {
@@ -118,13 +116,14 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	if err != nil {
 		return nil, fmt.Errorf("watermill: %w", err)
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil, errClosed
+	}
 	if s.config.DelayQueue != "" && !s.delivers {
 		s.delivers = true
-		s.subscriptions.Go(func() {
-			if err := s.deliver(s.ctx); err != nil && s.ctx.Err() == nil {
-				s.logger.Error("delayed messages are not delivered any more", err, watermill.LogFields{"queue": s.config.DelayQueue})
-			}
-		})
+		s.subscriptions.Go(s.deliverAll)
 	}
 	sub := &subscription{topic: topic, out: make(chan *message.Message), values: ctx}
 	ctx, cancel := context.WithCancel(ctx)

@@ -4,7 +4,9 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"log/slog"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -220,6 +222,33 @@ func TestDelayLapses(t *testing.T) {
 		})
 		require.NotEqual(t, "dead", mysqltest.Value[string](t, db.Pool(), "SELECT state FROM mqnotify_task"))
 		mysqltest.Exec(t, db.Pool(), "UPDATE mqnotify_task SET state_at = UTC_TIMESTAMP(6) WHERE state = 'failed'") // do not wait
+		mysqltest.Eventually(t, "the message is published", func() bool {
+			return mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM orders") == 2
+		})
+	})
+}
+
+// Delayed messages are delivered although their queue is made after the subscriber has begun.
+func TestDelayQueueComesLater(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := open(t, s)
+		publish := func(config adapter.PublisherConfig, m *message.Message) {
+			config.InitializeSchema = true
+			publisher, err := adapter.NewPublisher(db, config, nil)
+			require.NoError(t, err)
+			require.NoError(t, publisher.Publish("orders", m))
+			require.NoError(t, publisher.Close())
+		}
+		publish(adapter.PublisherConfig{}, message.NewMessage("first", nil)) // makes the topic alone
+		var logged mysqltest.Text
+		logger := watermill.NewSlogLogger(slog.New(slog.NewTextHandler(&logged, nil)))
+		subscriber, err := adapter.NewSubscriber(db, adapter.SubscriberConfig{ConsumerGroup: "g", DelayQueue: "later"}, logger)
+		require.NoError(t, err)
+		defer func() { require.NoError(t, subscriber.Close()) }()
+		_, err = subscriber.Subscribe(t.Context(), "orders")
+		require.NoError(t, err)
+		mysqltest.Eventually(t, "the queue is missing", func() bool { return strings.Contains(logged.String(), "trying again") })
+		publish(adapter.PublisherConfig{DelayQueue: "later"}, delayed("later", time.Millisecond))
 		mysqltest.Eventually(t, "the message is published", func() bool {
 			return mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM orders") == 2
 		})

@@ -8,7 +8,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/mqnotify/mqnotify/internal/ident"
 	"github.com/mqnotify/mqnotify/notify"
 )
 
@@ -20,8 +19,7 @@ func (u usageError) Unwrap() error { return u.error }
 // isUsage reports whether the command line caused the error: an invalid flag or option, or an invalid name.
 func isUsage(err error) bool {
 	var wrong usageError
-	var name *ident.InvalidError
-	return errors.As(err, &wrong) || errors.As(err, &name) || errors.Is(err, notify.ErrOptions)
+	return errors.As(err, &wrong) || errors.Is(err, notify.ErrOptions)
 }
 
 func usagef(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }

@@ -31,7 +31,7 @@ func TestBridge(t *testing.T) {
 			require.Eventually(t, func() bool {
 				text, _ := os.ReadFile(path)
 				return strings.Count(string(text), "\n") == n
-			}, patience, 10*time.Millisecond)
+			}, patience, 25*time.Millisecond)
 		}
 		lines(2)
 		succeed(t, config, "produce", "orders", "three")
@@ -122,11 +122,11 @@ func TestImport(t *testing.T) {
 		}
 		for _, group := range []string{"a", "b"} { // the second group gets all messages again
 			i := background(t, config, "import", "--from", broker.URL("stream="+stream+"&group="+group), "--into", "orders")
-			require.Eventually(t, count("3"), patience, 10*time.Millisecond)
+			require.Eventually(t, count("3"), patience, 25*time.Millisecond)
 			require.Eventually(t, func() bool {
 				pending, err := client.XInfoGroups(t.Context(), stream).Result()
 				return err == nil && pending[len(pending)-1].Name == group && pending[len(pending)-1].Lag == 0 && pending[len(pending)-1].Pending == 0
-			}, patience, 10*time.Millisecond)
+			}, patience, 25*time.Millisecond)
 			r := i.interrupt(t)
 			require.Equal(t, exitDone, r.code)
 			require.NotContains(t, r.err, brokertest.Password)
@@ -152,7 +152,7 @@ func TestBridgeTLS(t *testing.T) {
 		succeed(t, config, "produce", "orders", "one", "two")
 		succeed(t, config, "bridge", "orders", "--group", "g", "--to", secure, "--stop-at-end")
 		i := background(t, config, "import", "--from", secure, "--into", "copies")
-		require.Eventually(t, func() bool { return mysqltest.Values[string](t, db, "SELECT COUNT(*) FROM copies")[0] == "2" }, patience, 10*time.Millisecond)
+		require.Eventually(t, func() bool { return mysqltest.Values[string](t, db, "SELECT COUNT(*) FROM copies")[0] == "2" }, patience, 25*time.Millisecond)
 		require.Equal(t, exitDone, i.interrupt(t).code)
 		for _, args := range [][]string{{"bridge", "orders", "--group", "h", "--to"}, {"import", "--into", "copies", "--from"}} {
 			message := fail(t, exitFailed, config, append(args, url)...)

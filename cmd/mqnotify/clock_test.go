@@ -89,7 +89,7 @@ func wrongClock(t *testing.T, s *mysqltest.Server, program string, off time.Dura
 			} else {
 				holder = launch(t, config, nil, append(lock, holds...)...)
 			}
-			require.Eventually(t, func() bool { return read() == "begins\n" }, patience, 5*time.Millisecond)
+			require.Eventually(t, func() bool { return read() == "begins\n" }, patience, 25*time.Millisecond)
 			if wrongHolds {
 				right(append(lock, then...)...)
 			} else {

@@ -100,7 +100,7 @@ func TestCommandKilled(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	handled := make(chan error, 1)
 	go func() { handled <- run.handle(ctx, consumer.Message{ID: 1, Payload: make([]byte, 1<<20)}) }()
-	require.Eventually(t, func() bool { text, err := os.ReadFile(pids); return err == nil && len(text) > 1 }, patience, 10*time.Millisecond)
+	require.Eventually(t, func() bool { text, err := os.ReadFile(pids); return err == nil && len(text) > 1 }, patience, 25*time.Millisecond)
 	cancel()
 	require.ErrorIs(t, <-handled, context.Canceled)
 	requireGone(t, linesOf(t, pids)[0])

@@ -94,7 +94,7 @@ func TestConsumeOfATruncatedTable(t *testing.T) {
 		succeed(t, config, "produce", "orders", "three") // a TRUNCATE before the consumer waits would be noticed minutes later
 		require.Eventually(t, func() bool {
 			return len(mysqltest.Values[string](t, db, "SELECT settled FROM mqnotify_offset WHERE settled = 3")) == 1
-		}, patience, 10*time.Millisecond)
+		}, patience, 25*time.Millisecond)
 		mysqltest.Exec(t, db, "TRUNCATE TABLE orders")
 		r := c.wait(t)
 		require.Equal(t, exitFailed, r.code)
@@ -210,14 +210,14 @@ func TestConsumeShares(t *testing.T) {
 		one := background(t, config, append(share, "--partitions", "8", "--from", "beginning")...)
 		require.Eventually(t, func() bool { // the first member makes the group
 			return strings.Contains(mqnotify(t, config, "", "status", "orders").out, "1 share 8 partitions")
-		}, patience, 10*time.Millisecond)
+		}, patience, 25*time.Millisecond)
 		two := background(t, config, share...)
 		var lines []string
 		require.Eventually(t, func() bool {
 			r := mqnotify(t, config, "", "status", "orders")
 			lines = strings.Split(r.out, "\n")
 			return strings.Count(r.out, "4: ") == 2
-		}, patience, 10*time.Millisecond)
+		}, patience, 25*time.Millisecond)
 		text := strings.Join(lines, "\n")
 		require.Regexp(t, `\ng +2 share 8 partitions +0 `, text)
 		require.Contains(t, text, "\nMEMBER OF g  ")
@@ -231,13 +231,13 @@ func TestConsumeShares(t *testing.T) {
 		}
 		require.Eventually(t, func() bool {
 			return strings.Count(one.out.String(), "\n")+strings.Count(two.out.String(), "\n") == 40
-		}, patience, 10*time.Millisecond)
+		}, patience, 25*time.Millisecond)
 		var view statusJSON
 		require.Eventually(t, func() bool { // each member has read the other's messages as well
 			view = statusJSON{}
 			err := json.Unmarshal([]byte(mqnotify(t, config, "", "status", "orders", "--json").out), &view)
 			return err == nil && !slices.ContainsFunc(view.Groups[0].Members, func(m memberJSON) bool { return m.Offset != 40 })
-		}, patience, 10*time.Millisecond)
+		}, patience, 25*time.Millisecond)
 		got := map[string]int{}
 		for _, c := range []*running{one, two} {
 			r := c.interrupt(t)

@@ -93,7 +93,7 @@ func TestDeadRetryOfAKilledConsumer(t *testing.T) {
 		require.Eventually(t, func() bool {
 			text, _ := os.ReadFile(began)
 			return strings.Contains(string(text), `{"no":2}`)
-		}, patience, 5*time.Millisecond)
+		}, patience, 25*time.Millisecond)
 		require.NoError(t, cmd.Process.Kill())
 		<-cmd.ended
 		require.Regexp(t, `(?m)^2 +g +2 +1 .* retrying `, succeed(t, config, "dead", "shop"))

@@ -278,11 +278,11 @@ func TestExitCodes(t *testing.T) {
 // code.
 func requireGone(tb testing.TB, pid string) {
 	tb.Helper()
-	require.Eventually(tb, func() bool { return slices.Contains([]string{"", "Z"}, testchild.State(pid)) }, patience, 10*time.Millisecond)
+	require.Eventually(tb, func() bool { return slices.Contains([]string{"", "Z"}, testchild.State(pid)) }, patience, 25*time.Millisecond)
 }
 
 // requireStopped waits until the process is stopped.
 func requireStopped(tb testing.TB, pid string) {
 	tb.Helper()
-	require.Eventually(tb, func() bool { return testchild.State(pid) == "T" }, patience, 10*time.Millisecond)
+	require.Eventually(tb, func() bool { return testchild.State(pid) == "T" }, patience, 25*time.Millisecond)
 }

@@ -180,7 +180,7 @@ func TestLinesAreReadAheadWithinBounds(t *testing.T) {
 	require.Len(t, batch, 1)
 	require.Len(t, batch[0], readAhead)
 	most := int64(3*len(line) + 64<<10)
-	require.Eventually(t, func() bool { return read.Load() >= int64(3*len(line)) }, patience, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return read.Load() >= int64(3*len(line)) }, patience, 25*time.Millisecond)
 	require.Never(t, func() bool { return read.Load() > most }, 100*time.Millisecond, time.Millisecond)
 	cancel()
 	require.Eventually(t, func() bool {
@@ -189,7 +189,7 @@ func TestLinesAreReadAheadWithinBounds(t *testing.T) {
 				return true
 			}
 		}
-	}, patience, 10*time.Millisecond)
+	}, patience, 25*time.Millisecond)
 }
 
 type countTo struct{ n *atomic.Int64 }

@@ -96,7 +96,7 @@ func TestRingFollow(t *testing.T) {
 		succeed(t, config, "notify", "ring/log")
 		require.Eventually(t, func() bool {
 			return len(mysqltest.Values[string](t, db, "SELECT id FROM information_schema.processlist WHERE db = DATABASE() AND state LIKE 'Waiting for table%'")) > 0
-		}, patience, 5*time.Millisecond)
+		}, patience, 25*time.Millisecond)
 		proxy.Down()
 		reader.err.contains(t, "the server is away")
 		_, err = blocker.ExecContext(t.Context(), "UNLOCK TABLES")

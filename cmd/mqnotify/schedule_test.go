@@ -52,7 +52,7 @@ func TestScheduleCommand(t *testing.T) {
 		w := background(t, config, "work", "mail", "--", "cat")
 		w.err.contains(t, "waiting for tasks")
 		succeed(t, config, "schedule", "mail", "nightly", "--cron", "@every 1s", "tick\n")
-		require.Eventually(t, func() bool { return strings.Count(w.out.String(), "tick") > 1 }, patience, 5*time.Millisecond)
+		require.Eventually(t, func() bool { return strings.Count(w.out.String(), "tick") > 1 }, patience, 25*time.Millisecond)
 		succeed(t, config, "schedule", "mail", "nightly", "--remove")
 		require.Equal(t, exitDone, w.interrupt(t).code)
 		require.Equal(t, []string{"empty"}, mysqltest.Values[string](t, db, "SELECT name FROM mqnotify_schedule"))

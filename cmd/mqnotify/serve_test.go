@@ -117,7 +117,7 @@ func TestServeReady(t *testing.T) {
 		require.Eventually(t, func() bool { // on a busy machine the database may take longer than the 2 s that it has
 			status, answer = ask(t, http.MethodGet, url+"/readyz", "")
 			return !strings.Contains(answer, "the database does not answer")
-		}, patience, 10*time.Millisecond)
+		}, patience, 25*time.Millisecond)
 		require.Equal(t, http.StatusOK, status, answer)
 	})
 }

@@ -68,7 +68,7 @@ func TestStatus(t *testing.T) {
 			lines = strings.Split(mqnotify(t, config, "", "status", "orders").out, "\n")
 			return len(lines) > 7 && strings.HasSuffix(lines[2], "followed by 1") && strings.HasPrefix(lines[5], "active") &&
 				fields(lines[5])[2] == "3" && strings.Contains(lines[6], "none;") && strings.Contains(lines[7], "none;")
-		}, patience, 10*time.Millisecond)
+		}, patience, 25*time.Millisecond)
 		assert.Equal(t, "topic:      orders in "+config.DBName+", the largest id is 3", lines[0])
 		assert.Equal(t, "trigger:    wakes the listeners at every insert", lines[1])
 		assert.Regexp(t, `^gate:       session \d+ leads the gate, followed by 1$`, lines[2])
@@ -84,7 +84,7 @@ func TestStatus(t *testing.T) {
 			out := mqnotify(t, config, "", "status", "orders", "--json").out
 			view = statusJSON{}
 			return json.Unmarshal([]byte(out), &view) == nil && strings.Count(out, "\n") == 1 && view.Followers == 1
-		}, patience, 10*time.Millisecond)
+		}, patience, 25*time.Millisecond)
 		assert.Contains(t, lines[2], fmt.Sprintf("session %d ", view.Leader))
 		assert.Equal(t, []string{"insert"}, view.Wakes)
 		assert.Contains(t, lines[5], fmt.Sprintf("session %d ", view.Groups[0].Session))

@@ -31,7 +31,7 @@ func states(tb testing.TB, db *sqlx.DB, want ...string) {
 	require.Eventually(tb, func() bool {
 		now := mysqltest.Values[string](tb, db, "SELECT state FROM mqnotify_task ORDER BY id")
 		return strings.Join(now, ",") == strings.Join(want, ",")
-	}, patience, 5*time.Millisecond, "want %v", want)
+	}, patience, 25*time.Millisecond, "want %v", want)
 }
 
 // A task's command gets the payload on stdin and the other values in its environment. Its exit code decides the state of the

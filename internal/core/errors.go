@@ -1,10 +1,14 @@
 package core
 
-import "errors"
+import (
+	"errors"
+
+	"github.com/mqnotify/mqnotify/internal/ident"
+)
 
 var (
 	// ErrOptions means that an option or an argument is invalid.
-	ErrOptions = errors.New("wrong option")
+	ErrOptions = ident.ErrOptions
 	// ErrNotAcquired means that a lock's timeout has passed and another session still holds the lock.
 	ErrNotAcquired = errors.New("the lock is held by another session")
 	// ErrLockLost means that the session no longer holds the lock. It is also in the cause of the contexts of Lock.Context.

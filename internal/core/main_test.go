@@ -36,7 +36,7 @@ const (
 	// patience is how long a test waits for an event.
 	patience = 40 * time.Second
 	// tick is how often it checks.
-	tick = 10 * time.Millisecond
+	tick = 25 * time.Millisecond
 	// never is an IdleTimeout without a touch during a test: only reading the idle connection can notice
 	// its end.
 	never = 8 * time.Hour

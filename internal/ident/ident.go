@@ -8,6 +8,7 @@ package ident
 
 import (
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"strings"
 	"unicode/utf8"
@@ -16,8 +17,10 @@ import (
 // MaxLength is the length of the longest name that MySQL and MariaDB accept, in characters.
 const MaxLength = 64
 
-// InvalidError is the error of Check: why no server can have something of this name, and the remedy. A caller distinguishes a
-// mistake in the input (errors.As) from a failure of the server by it.
+// ErrOptions is the error of all packages for an invalid option or argument.
+var ErrOptions = errors.New("wrong option")
+
+// InvalidError is the error of Check, an [ErrOptions]: why no server can have something of this name, and the remedy.
 type InvalidError struct {
 	// Name is the name as it was given; it may contain any bytes.
 	Name string
@@ -30,6 +33,9 @@ type InvalidError struct {
 func (e *InvalidError) Error() string {
 	return fmt.Sprintf("name %s: %s", shown(e.Name), e.Problem)
 }
+
+// Is makes an InvalidError an ErrOptions.
+func (e *InvalidError) Is(target error) bool { return target == ErrOptions }
 
 // Check returns nil if name can be the name of a database, table or column, and
 // an *InvalidError otherwise. It does not check whether it exists.

@@ -7,9 +7,11 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/cenkalti/backoff/v4"
 	"github.com/stretchr/testify/require"
 )
 
@@ -47,4 +49,18 @@ func clockOff(tb testing.TB, off time.Duration, build ...string) (program string
 	out, err := exec.CommandContext(tb.Context(), "go", append(build, "-ldflags=-s -w", "-buildvcs=false", "-overlay", overlay, "-o", program, ".")...).CombinedOutput()
 	require.NoError(tb, err, string(out))
 	return program
+}
+
+// Clock is a clock that a test sets forward. Its zero value shows the time of the system. Safe for concurrent use.
+type Clock struct{ ahead atomic.Int64 }
+
+// Now returns the time.
+func (c *Clock) Now() time.Time { return time.Now().Add(time.Duration(c.ahead.Load())) }
+
+// Forward sets the clock forward.
+func (c *Clock) Forward(d time.Duration) { c.ahead.Add(int64(d)) }
+
+// Minute returns short waits that give up a minute of this clock after their start.
+func (c *Clock) Minute() backoff.BackOff {
+	return backoff.NewExponentialBackOff(backoff.WithInitialInterval(10*time.Millisecond), backoff.WithMaxElapsedTime(time.Minute), backoff.WithClockProvider(c))
 }

@@ -131,6 +131,6 @@ func TestProxyLatency(t *testing.T) {
 		require.Eventually(t, func() bool {
 			began := time.Now()
 			return db.PingContext(t.Context()) == nil && time.Since(began) < delay
-		}, patience, 10*time.Millisecond)
+		}, patience, 25*time.Millisecond)
 	})
 }

@@ -44,8 +44,8 @@ func Receive[T any](tb testing.TB, c <-chan T) (v T) {
 // Eventually first checks its condition at intervals of often. Later an interval is a tenth of the time since the start, but at
 // most seldom, so that many waiting tests do not keep the machine busy.
 const (
-	often  = 5 * time.Millisecond
-	seldom = 50 * time.Millisecond
+	often  = 10 * time.Millisecond
+	seldom = 100 * time.Millisecond
 )
 
 // Eventually waits until the condition holds. If that takes too long, it fails the test with a message that ends with what. It

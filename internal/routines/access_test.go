@@ -150,7 +150,7 @@ func TestNames(t *testing.T) {
 		_, db := database(t, s, "orders")
 		random := mysqltest.Random(t)
 		parts := []string{"orders", "`", "``", "'", `"`, `\`, ";", "--", "/*", "*/", " ", "DROP TABLE orders", "x", ",", ")", "#", "\n", "ö", "%s", "?", "@a", "0x27"}
-		for range mysqltest.Many(100, 300, 10_000) {
+		for range mysqltest.Many(100, 150, 10_000) {
 			var name strings.Builder
 			for range 1 + random.IntN(8) {
 				name.WriteString(parts[random.IntN(len(parts))])

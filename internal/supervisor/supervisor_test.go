@@ -65,7 +65,7 @@ func line(tb testing.TB, r *bufio.Reader) string {
 // requireGone waits until a process has ended.
 func requireGone(tb testing.TB, pid string) {
 	tb.Helper()
-	require.Eventually(tb, func() bool { return slices.Contains([]string{"", "Z"}, child.State(pid)) }, patience, 5*time.Millisecond, "process %s", pid)
+	require.Eventually(tb, func() bool { return slices.Contains([]string{"", "Z"}, child.State(pid)) }, patience, 25*time.Millisecond, "process %s", pid)
 }
 
 // family is commands that start others, also in the ways of daemons. Each prints the process id of the one that matters.
@@ -146,7 +146,7 @@ func TestPatience(t *testing.T) {
 	c, out = start(t, time.Hour, `trap 'exit 7' TERM; echo $$; while :; do sleep 0.01; done`)
 	pid = line(t, out)
 	c.Signal(syscall.SIGSTOP)
-	require.Eventually(t, func() bool { return child.State(pid) == "T" }, patience, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return child.State(pid) == "T" }, patience, 25*time.Millisecond)
 	c.End()
 	require.Equal(t, &supervisor.ExitError{Code: 7}, c.Wait())
 }
