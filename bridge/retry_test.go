@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cenkalti/backoff/v4"
 	"github.com/stretchr/testify/require"
 
 	"github.com/mqnotify/mqnotify/consumer"
@@ -71,7 +72,7 @@ func TestRetryAfterQuietTime(t *testing.T) {
 				return nil
 			}}
 			db := openTopic(t, s)
-			run(t, db, f.destination(), Options{Retry: clock.Minute})
+			run(t, db, f.destination(), Options{Retry: minute(&clock)})
 			for id := range 3 {
 				insert(t, db, id, id)
 				mysqltest.Eventually(t, "the row is sent", func() bool { return len(f.ids()) == id+1 })
@@ -88,7 +89,7 @@ func TestRetryAfterQuietTime(t *testing.T) {
 				opens <- struct{}{}
 				return quiet{broken: broken}, nil
 			}}
-			i, err := newImport(db, from, "orders", ImportOptions{Retry: clock.Minute, Logger: slog.New(slog.DiscardHandler)})
+			i, err := newImport(db, from, "orders", ImportOptions{Retry: minute(&clock), Logger: slog.New(slog.DiscardHandler)})
 			require.NoError(t, err)
 			ctx, stop := context.WithCancel(t.Context())
 			done := make(chan error, 1)
@@ -104,6 +105,13 @@ func TestRetryAfterQuietTime(t *testing.T) {
 			require.NoError(t, mysqltest.Receive(t, done))
 		})
 	})
+}
+
+// minute returns short waits that give up a minute of the clock after their start.
+func minute(clock *mysqltest.Clock) func() backoff.BackOff {
+	return func() backoff.BackOff {
+		return backoff.NewExponentialBackOff(backoff.WithInitialInterval(10*time.Millisecond), backoff.WithMaxElapsedTime(time.Minute), backoff.WithClockProvider(clock))
+	}
 }
 
 // quiet is a source without messages. Receive returns what comes: an error, or nil for no message.

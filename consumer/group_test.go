@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cenkalti/backoff/v4"
 	"github.com/jmoiron/sqlx"
 	"github.com/stretchr/testify/require"
 
@@ -188,7 +189,9 @@ func TestStandbyKilled(t *testing.T) {
 		insert(t, db, "orders", "one")
 		first.waitFor(t, "one")
 		var clock mysqltest.Clock
-		options.Reconnect = clock.Minute
+		options.Reconnect = func() backoff.BackOff { // gives up a minute after the failure
+			return backoff.NewExponentialBackOff(backoff.WithInitialInterval(10*time.Millisecond), backoff.WithMaxElapsedTime(time.Minute), backoff.WithClockProvider(&clock))
+		}
 		b := run(t, db, "orders", options, second.handler())
 		var session uint64
 		another := func() bool {

@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cenkalti/backoff/v4"
 	"github.com/stretchr/testify/require"
 )
 
@@ -59,8 +58,3 @@ func (c *Clock) Now() time.Time { return time.Now().Add(time.Duration(c.ahead.Lo
 
 // Forward sets the clock forward.
 func (c *Clock) Forward(d time.Duration) { c.ahead.Add(int64(d)) }
-
-// Minute returns short waits that give up a minute of this clock after their start.
-func (c *Clock) Minute() backoff.BackOff {
-	return backoff.NewExponentialBackOff(backoff.WithInitialInterval(10*time.Millisecond), backoff.WithMaxElapsedTime(time.Minute), backoff.WithClockProvider(c))
-}
