@@ -149,22 +149,13 @@ func TestImport(t *testing.T) {
 	eachOrigin(t, func(t *testing.T, s *mysqltest.Server, from source) { from.test(t, openTopic(t, s)) })
 }
 
-// eachOrigin runs f with every broker: each on at least one server, and in the long form each on every server.
+// eachOrigin runs f with every broker: see [mysqltest.Rotate].
 func eachOrigin(t *testing.T, f func(t *testing.T, s *mysqltest.Server, from source)) {
 	t.Helper()
 	origins := []func(t *testing.T) source{natsSourceOf, redisSourceOf, mqttSourceOf, rabbitSource}
-	test := func(t *testing.T, s *mysqltest.Server, open func(t *testing.T) source) {
+	mysqltest.Rotate(t, origins, func(t *testing.T, s *mysqltest.Server, open func(t *testing.T) source) {
 		from := open(t)
 		t.Run(from.name, func(t *testing.T) { f(t, s, from) })
-	}
-	if !mysqltest.Long() {
-		mysqltest.Rotate(t, origins, test)
-		return
-	}
-	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
-		for _, open := range origins {
-			test(t, s, open)
-		}
 	})
 }
 

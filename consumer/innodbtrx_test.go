@@ -2,12 +2,15 @@ package consumer
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/jmoiron/sqlx"
 	"github.com/stretchr/testify/require"
 
+	"github.com/mqnotify/mqnotify/internal/core"
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 )
 
@@ -17,6 +20,7 @@ func TestInnoDBTrxOfAServer(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		own := s.Start(t)
 		t.Run("stale", func(t *testing.T) { staleInnoDBTrx(t, own) })
+		t.Run("stale since another statement", func(t *testing.T) { staleSinceAnotherStatement(t, own) })
 		t.Run("a text that is no UTF-8", func(t *testing.T) { innoDBTrxWithATextThatIsNoUTF8(t, own) })
 	})
 }
@@ -70,6 +74,43 @@ func staleInnoDBTrx(t *testing.T, own *mysqltest.Server) {
 	insert(t, db, "orders", "five")
 	eventually(t, func() bool { return stored(t, db, "g") == 5 }, "the gap does not close")
 	require.NoError(t, c.end(t))
+}
+
+// A stale view may show another statement of the reader's own session. It is no view without comments.
+func staleSinceAnotherStatement(t *testing.T, own *mysqltest.Server) {
+	db := openTopic(t, own)
+	session, err := core.NewSession(t.Context(), db, core.SessionOptions{})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, session.Close()) }()
+	watcher, lock := newConn(t, db), "'until released "+db.Name()+"'"
+	shows := func() bool {
+		return mysqltest.Value[int](t, watcher, "SELECT COUNT(*) FROM information_schema.INNODB_TRX WHERE trx_mysql_thread_id = ? AND trx_query LIKE 'SELECT GET%'", session.ID()) > 0
+	}
+	mysqltest.Eventually(t, "the view is stale when it is opened", func() bool {
+		onConn(t, watcher, "DO GET_LOCK("+lock+", 0)")
+		waits := mysqltest.Result(func() error {
+			return session.Ask(t.Context(), func(ctx context.Context, conn *sqlx.Conn) error {
+				var granted int
+				_, err := conn.ExecContext(ctx, "START TRANSACTION WITH CONSISTENT SNAPSHOT")
+				if err == nil {
+					err = conn.GetContext(ctx, &granted, "SELECT GET_LOCK("+lock+", 100) + RELEASE_LOCK("+lock+")")
+				}
+				_, ended := conn.ExecContext(ctx, "ROLLBACK")
+				return errors.Join(err, ended)
+			})
+		})
+		for !shows() {
+			mysqltest.Window(t, 150*time.Millisecond) // the server refreshes the view if no session has read it for 100 ms
+		}
+		onConn(t, watcher, "DO RELEASE_LOCK("+lock+")")
+		require.NoError(t, mysqltest.Receive(t, waits))
+		_, err := (&innodbTrx{session: session, way: writersInnoDBTrx}).open(t.Context())
+		if !shows() {
+			return false
+		}
+		require.ErrorIs(t, err, errStale)
+		return true
+	})
 }
 
 // While a statement runs that is not UTF-8, MySQL refuses the view with an error. This

@@ -18,7 +18,7 @@ import (
 )
 
 // frameworks are Laravel's database queue and Symfony Messenger's Doctrine transport, with the tables that they create.
-var frameworks = []struct{ name, table, columns string }{
+var frameworks = []framework{
 	{"laravel", "jobs", `id BIGINT UNSIGNED NOT NULL AUTO_INCREMENT PRIMARY KEY, queue VARCHAR(255) NOT NULL, payload LONGTEXT NOT NULL,
 		attempts TINYINT UNSIGNED NOT NULL, reserved_at INT UNSIGNED NULL, available_at INT UNSIGNED NOT NULL, created_at INT UNSIGNED NOT NULL,
 		KEY queue (queue)`},
@@ -27,31 +27,30 @@ var frameworks = []struct{ name, table, columns string }{
 		KEY queue_name (queue_name), KEY available_at (available_at), KEY delivered_at (delivered_at)`},
 }
 
-// TestFrameworks runs the real frameworks on every server, with their own workers, which sleep, and with workers that mqnotify
-// wakes.
+// TestFrameworks runs the real frameworks with their own workers, which sleep, and with workers that mqnotify wakes.
 func TestFrameworks(t *testing.T) {
-	for _, f := range frameworks {
+	mysqltest.Rotate(t, frameworks, func(t *testing.T, s *mysqltest.Server, f framework) {
 		t.Run(f.name, func(t *testing.T) {
 			php := mysqltest.Interpreter(t, "php")
-			mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
-				s = s.Start(t) // a server of its own, because the test counts its statements
-				config := s.Database(t)
-				db := openDB(t, config)
-				mysqltest.ExecAll(t, db.Pool(), "CREATE TABLE "+f.table+" ("+f.columns+")",
-					"CREATE TABLE handled (n BIGINT AUTO_INCREMENT PRIMARY KEY, id INT NOT NULL, pushed_at DOUBLE NOT NULL, handled_at DOUBLE NOT NULL)")
-				require.NoError(t, wake.InstallAll(t.Context(), db, mysqltest.Logger(t, slog.LevelWarn), f.table))
-				account := s.User(t, config, "SELECT, INSERT, UPDATE, DELETE, EXECUTE ON `"+config.DBName+"`.*")
-				j := &jobs{t: t, db: db, program: func(arguments ...string) *process {
-					return prepare(t, account, php, append([]string{filepath.Join("testdata", f.name+".php")}, arguments...)...)
-				}}
-				j.latencies(func() { lead(t, config, f.table) })
-				j.killed()
-				_ = j.numbers.Close()
-				gone(t, db)
-			})
+			s = s.Start(t) // a server of its own, because the test counts its statements
+			config := s.Database(t)
+			db := openDB(t, config)
+			mysqltest.ExecAll(t, db.Pool(), "CREATE TABLE "+f.table+" ("+f.columns+")",
+				"CREATE TABLE handled (n BIGINT AUTO_INCREMENT PRIMARY KEY, id INT NOT NULL, pushed_at DOUBLE NOT NULL, handled_at DOUBLE NOT NULL)")
+			require.NoError(t, wake.InstallAll(t.Context(), db, mysqltest.Logger(t, slog.LevelWarn), f.table))
+			account := s.User(t, config, "SELECT, INSERT, UPDATE, DELETE, EXECUTE ON `"+config.DBName+"`.*")
+			j := &jobs{t: t, db: db, program: func(arguments ...string) *process {
+				return prepare(t, account, php, append([]string{filepath.Join("testdata", f.name+".php")}, arguments...)...)
+			}}
+			j.latencies(func() { lead(t, config, f.table) })
+			j.killed()
+			_ = j.numbers.Close()
+			gone(t, db)
 		})
-	}
+	})
 }
+
+type framework struct{ name, table, columns string }
 
 type jobs struct {
 	t       *testing.T

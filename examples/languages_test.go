@@ -21,33 +21,31 @@ import (
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// languages are the interpreters and the file extensions of the programs.
-var languages = []struct{ name, interpreter, end string }{{"php", "php", ".php"}, {"python", "python3", ".py"}, {"node", "node", ".js"}}
+// language is an interpreter and the file extension of its programs.
+type language struct{ name, interpreter, end string }
 
-// TestLanguages runs the examples of each language on every server.
+// TestLanguages runs the examples of each language.
 func TestLanguages(t *testing.T) {
-	for _, l := range languages {
+	mysqltest.Rotate(t, []language{{"php", "php", ".php"}, {"python", "python3", ".py"}, {"node", "node", ".js"}}, func(t *testing.T, s *mysqltest.Server, l language) {
 		t.Run(l.name, func(t *testing.T) {
 			run := mysqltest.Interpreter(t, l.interpreter)
-			mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
-				if mysqltest.Long() {
-					s = s.Start(t) // a server of its own, because the test kills it
-				}
-				config := s.Database(t)
-				db := openDB(t, config, "order_events")
-				require.NoError(t, wake.InstallAll(t.Context(), db, mysqltest.Logger(t, slog.LevelWarn), "order_events"))
-				mysqltest.ExecAll(t, db.Pool(), "CREATE TABLE customer_orders (id BIGINT AUTO_INCREMENT PRIMARY KEY, item VARCHAR(100) NOT NULL)",
-					"CREATE TABLE shipments (order_id BIGINT PRIMARY KEY)")
-				lead(t, config, "order_events")
-				account := s.User(t, config, "SELECT, INSERT, DELETE, EXECUTE ON `"+config.DBName+"`.*")
-				program := func(name string, arguments ...string) *process {
-					return prepare(t, account, run, append([]string{filepath.Join(l.name, name+l.end)}, arguments...)...)
-				}
-				testNotify(t, db, program)
-				testShipping(t, s, db, program)
-			})
+			if mysqltest.Long() {
+				s = s.Start(t) // a server of its own, because the test kills it
+			}
+			config := s.Database(t)
+			db := openDB(t, config, "order_events")
+			require.NoError(t, wake.InstallAll(t.Context(), db, mysqltest.Logger(t, slog.LevelWarn), "order_events"))
+			mysqltest.ExecAll(t, db.Pool(), "CREATE TABLE customer_orders (id BIGINT AUTO_INCREMENT PRIMARY KEY, item VARCHAR(100) NOT NULL)",
+				"CREATE TABLE shipments (order_id BIGINT PRIMARY KEY)")
+			lead(t, config, "order_events")
+			account := s.User(t, config, "SELECT, INSERT, DELETE, EXECUTE ON `"+config.DBName+"`.*")
+			program := func(name string, arguments ...string) *process {
+				return prepare(t, account, run, append([]string{filepath.Join(l.name, name+l.end)}, arguments...)...)
+			}
+			testNotify(t, db, program)
+			testShipping(t, s, db, program)
 		})
-	}
+	})
 }
 
 // lead starts a consumer and a listener, so that the programs wait for the leader's locks and do not poll. Their leader also

@@ -35,7 +35,7 @@ const (
 	tick = 25 * time.Millisecond
 )
 
-// TestExamples builds the examples and tests each of them on every server.
+// TestExamples builds the examples and tests each of them.
 func TestExamples(t *testing.T) {
 	if testing.Short() {
 		t.Skip("the short form builds no programs; the tests of packages consumer, queue and serve cover what these use")
@@ -47,23 +47,21 @@ func TestExamples(t *testing.T) {
 	}
 	said, err := exec.CommandContext(t.Context(), "go", append(arguments, "./...")...).CombinedOutput()
 	require.NoError(t, err, "%s", said)
-	for _, example := range []struct {
-		name, program string
-		test          func(t *testing.T, s *mysqltest.Server, program string)
-	}{
+	mysqltest.Rotate(t, []example{
 		{"cache", "cache", testCache},
 		{"live", "live", testLive},
 		{"live in a browser", "live", testLivePage},
 		{"mail", "mail", testMail},
 		{"outbox", "outbox", testOutbox},
 		{"worker", "worker", testWorker},
-	} {
-		t.Run(example.name, func(t *testing.T) {
-			mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
-				example.test(t, s, filepath.Join(folder, example.program))
-			})
-		})
-	}
+	}, func(t *testing.T, s *mysqltest.Server, e example) {
+		t.Run(e.name, func(t *testing.T) { e.test(t, s, filepath.Join(folder, e.program)) })
+	})
+}
+
+type example struct {
+	name, program string
+	test          func(t *testing.T, s *mysqltest.Server, program string)
 }
 
 func openDB(tb testing.TB, config *mysql.Config, topics ...string) *notify.DB {

@@ -216,7 +216,7 @@ func TestResumeUnderLoad(t *testing.T) {
 
 // When the server ends, a stream gets an event with the reason and the time to reconnect, and running requests are answered.
 func TestShutdown(t *testing.T) {
-	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t), "orders")
 		site := start(t, db, Options{Topics: []string{"orders"}, ReconnectAfter: 1234 * time.Millisecond})
 		r := site.events(t, "/topics/orders/events").joined()
@@ -247,7 +247,7 @@ func TestShutdown(t *testing.T) {
 
 // A stream without messages sends heartbeats.
 func TestHeartbeat(t *testing.T) {
-	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t), "orders")
 		r := start(t, db, Options{Topics: []string{"orders"}, Heartbeat: 20 * time.Millisecond}).events(t, "/topics/orders/events").joined()
 		for beats := 0; beats < 3; {
@@ -321,7 +321,7 @@ func databaseGoesAway(t *testing.T, own *mysqltest.Server) {
 
 // A poll returns existing messages at once, waits for new ones, and continues at its cursor.
 func TestLongPoll(t *testing.T) {
-	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t), "orders")
 		insert(t, db, "orders", numbered(1, 5)...)
 		site := start(t, db, Options{Topics: []string{"orders"}})

@@ -15,7 +15,7 @@ import (
 
 // Every suite prints figures with their floors and draws a plot. It leaves nothing in the database.
 func TestBench(t *testing.T) {
-	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
 		plot := filepath.Join(t.TempDir(), "latency.svg")
 		small := []string{"--rounds", mysqltest.Size("1", "1", "3"), "--rows", mysqltest.Many("300", "300", "3000"), "--listeners", "3",

@@ -16,7 +16,7 @@ import (
 )
 
 func TestConsumePrints(t *testing.T) {
-	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s, "orders")
 		mysqltest.Exec(t, db, `INSERT INTO orders (created_at, headers, payload) VALUES
 			('2026-01-31 08:00:00.123456', '{"kind": "a<b"}', 'one'), ('2026-02-01 00:00:00', NULL, X'FF00')`)
@@ -152,7 +152,7 @@ func TestConsumeOrder(t *testing.T) {
 
 // A message counts as handled only after it was written to stdout.
 func TestConsumeToBrokenStdout(t *testing.T) {
-	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s, "orders")
 		mysqltest.Exec(t, db, "INSERT INTO orders (payload) VALUES ('one'), ('two'), ('three')")
 		for _, limit := range []string{"0", "2"} {
@@ -173,7 +173,7 @@ func (brokenStream) Write([]byte) (int, error) { return 0, errors.New("no space 
 
 // A template that does not fit a message ends the run, and loses no message.
 func TestConsumeTemplateFails(t *testing.T) {
-	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s, "orders")
 		mysqltest.Exec(t, db, "INSERT INTO orders (payload) VALUES ('one')")
 		for _, template := range []string{"{{.Nosuch}}", "{{.Row.id}}", "{{index .Payload 99}}"} {
@@ -265,7 +265,7 @@ func TestConsumeShares(t *testing.T) {
 
 // consume says that it shows only new messages once it does so, and not before an error.
 func TestConsumeReportsItsStart(t *testing.T) {
-	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
 		config, _ := database(t, s, "orders")
 		const told = "waiting for new messages"
 		require.NotContains(t, fail(t, exitFailed, config, "consume", "order"), told)

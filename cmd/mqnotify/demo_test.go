@@ -19,7 +19,7 @@ func demoTables(t *testing.T, db mysqltest.Database) []string {
 
 // The demo prints a line for every message in order, and everything else on stderr. It drops its table at the end.
 func TestDemo(t *testing.T) {
-	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s)
 		r := mqnotify(t, config, "", "demo", "--count", "7", "--interval", "1ms")
 		require.Equal(t, exitDone, r.code, r.err)
@@ -35,7 +35,7 @@ func TestDemo(t *testing.T) {
 }
 
 func TestDemoInterrupted(t *testing.T) {
-	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s)
 		d := background(t, config, "demo", "--count", "1000000", "--interval", "0s") // the interrupt comes during a publish
 		d.out.contains(t, "message 3 of")
@@ -48,7 +48,7 @@ func TestDemoInterrupted(t *testing.T) {
 }
 
 func TestDemoToBrokenStdout(t *testing.T) {
-	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s)
 		var err text
 		a := newApp(streams{out: brokenStream{}, err: &err})

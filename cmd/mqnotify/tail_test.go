@@ -9,7 +9,7 @@ import (
 )
 
 func TestTail(t *testing.T) {
-	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s)
 		mysqltest.Exec(t, db, `CREATE TABLE t (id BIGINT UNSIGNED AUTO_INCREMENT PRIMARY KEY, d DECIMAL(30,2), ts DATETIME(6),
 			j JSON, b BLOB, s VARCHAR(20) CHARACTER SET utf8mb4)`)
@@ -58,7 +58,7 @@ func TestTailFollows(t *testing.T) {
 }
 
 func TestTailFails(t *testing.T) {
-	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s)
 		mysqltest.Exec(t, db, "CREATE TABLE t (id INT AUTO_INCREMENT PRIMARY KEY, name VARCHAR(9))")
 		mysqltest.Exec(t, db, "CREATE TABLE nokey (name VARCHAR(9))")

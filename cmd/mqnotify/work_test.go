@@ -37,7 +37,7 @@ func states(tb testing.TB, db *sqlx.DB, want ...string) {
 // A task's command gets the payload on stdin and the other values in its environment. Its exit code decides the state of the
 // task.
 func TestWorkRunsCommand(t *testing.T) {
-	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := queueDatabase(t, s)
 		require.Equal(t, "1\n2\n", succeed(t, config, "enqueue", "mail", "pay\nload", "", "--print-ids"))
 		require.Equal(t, "3\n", succeed(t, config, "enqueue", "mail", "bad", "--unique", "a key", "--retries", "1", "--print-ids"))
@@ -55,7 +55,7 @@ func TestWorkRunsCommand(t *testing.T) {
 
 // enqueue makes a task of every line of stdin as soon as the line comes.
 func TestEnqueueStdin(t *testing.T) {
-	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := queueDatabase(t, s)
 		in, typed := io.Pipe()
 		e := start(t, environment(t, config), in, "enqueue", "mail", "--priority", "3", "--retries", "0", "--print-ids")
@@ -78,7 +78,7 @@ func TestEnqueueStdin(t *testing.T) {
 
 // Several commands run at the same time, each for a task of its own.
 func TestWorkConcurrency(t *testing.T) {
-	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := queueDatabase(t, s)
 		dir := t.TempDir()
 		w := background(t, config, "work", "mail", "--concurrency", "3", "--", "sh", "-c",
@@ -91,7 +91,7 @@ func TestWorkConcurrency(t *testing.T) {
 
 // The command of a cancelled task is ended, with all that it has started. After Ctrl-C the running command finishes.
 func TestWorkEnds(t *testing.T) {
-	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := queueDatabase(t, s)
 		gate, pids := filepath.Join(t.TempDir(), "gate"), filepath.Join(t.TempDir(), "pids")
 		// A twentieth of the visibility passes between SIGTERM and SIGKILL.
@@ -240,7 +240,7 @@ func TestNoQueue(t *testing.T) {
 
 // A command that hangs is ended after --timeout and counts as failed. The next task then runs.
 func TestWorkCommandHangs(t *testing.T) {
-	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := queueDatabase(t, s)
 		succeed(t, config, "enqueue", "mail", "hangs", "--retries", "0")
 		succeed(t, config, "enqueue", "mail", "goes")

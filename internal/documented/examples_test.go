@@ -40,6 +40,7 @@ type room struct {
 // that only return a value or implement an interface. Every
 // Example is run.
 func TestExamples(t *testing.T) {
+	mysqltest.Once(t)
 	mysqltest.NotShort(t, "TestReleased")
 	all := map[string]*room{}
 	var mu sync.Mutex

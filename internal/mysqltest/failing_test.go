@@ -48,26 +48,44 @@ func TestFailureSays(t *testing.T) {
 	require.NotContains(t, fail(seed+"1"), "the choice is "+choice)
 }
 
-// Every case runs on a server and every server runs a case, for any number of cases. If they have run before, a case runs for each
-// server.
+// Every case runs on a server and every server runs a case, for any number of cases. If they have run before, as many run as there are
+// servers, each once.
 func TestRotate(t *testing.T) {
 	servers := len(entries(t))
-	for _, cases := range []int{1, servers, servers + 2} {
-		tried, met := map[int]bool{}, map[string]bool{}
-		all := make([]int, cases)
-		for i := range all {
-			all[i] = i
+	for _, n := range []int{1, servers, servers + 2} {
+		for _, form := range []string{"normal", envAgain, envLong} {
+			t.Setenv(envAgain, "")
+			t.Setenv(envLong, "")
+			want, met := max(n, servers), map[*entry]bool{}
+			switch form {
+			case "normal":
+				if testing.Short() {
+					want = max((n+2)/3, servers)
+				}
+			case envAgain:
+				t.Setenv(envAgain, "1")
+				want = min(n, servers)
+			case envLong:
+				t.Setenv(envLong, "1")
+				want = n * servers
+			}
+			tried := map[int]bool{}
+			all := rotation(t, numbered(n))
+			for _, r := range all {
+				tried[r.what], met[r.entry] = true, true
+			}
+			require.Len(t, all, want, form)
+			require.Len(t, tried, min(n, want), form)
+			require.Len(t, met, min(servers, want), form)
 		}
-		rotate(t, all, func(_ *testing.T, s *Server, c int) { tried[c], met[s.Name()] = true, true })
-		require.Len(t, tried, cases)
-		require.Len(t, met, servers)
-		t.Setenv(envLong, "1")
-		require.ElementsMatch(t, all, chosen(t, all))
-		t.Setenv(envLong, "")
-		t.Setenv(envAgain, "1")
-		require.Len(t, chosen(t, all), min(cases, servers))
-		require.Subset(t, all, chosen(t, all))
 	}
+}
+
+func numbered(n int) (all []int) {
+	for i := range n {
+		all = append(all, i)
+	}
+	return all
 }
 
 func TestSize(t *testing.T) {

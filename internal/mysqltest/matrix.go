@@ -50,41 +50,69 @@ func EachInTurn(t *testing.T, f func(t *testing.T, s *Server)) {
 	each(t, f)
 }
 
+// Any is [Each] for tests that hardly depend on the server. If they have run before on another server, they run on one of the
+// others, chosen at random; in the long form on every server.
+func Any(t *testing.T, f func(t *testing.T, s *Server)) {
+	t.Helper()
+	Rotate(t, []struct{}{{}}, func(t *testing.T, s *Server, _ struct{}) { f(t, s) })
+}
+
+// AnyInTurn is [Any] in the way of [EachInTurn].
+func AnyInTurn(t *testing.T, f func(t *testing.T, s *Server)) {
+	t.Helper()
+	sample(t)
+	for _, r := range rotation(t, []struct{}{{}}) {
+		run(t, r.entry, f)
+	}
+}
+
 // Rotate runs every case on at least one server, and at least one case on every server, in parallel subtests like those of
-// [Each]. It is for cases that do not depend on the server. With -short it runs a third of them, at random, and if all have run
-// before on another server, one for each server.
+// [Each]. It is for cases that hardly depend on the server. With -short it runs a third of them, at random. If all have run before
+// on another server, it runs as many as there are servers, each on one of them. In the long form it runs every case on every server.
 func Rotate[T any](t *testing.T, cases []T, f func(t *testing.T, s *Server, c T)) {
 	t.Helper()
 	t.Parallel()
 	sample(t)
-	rotate(t, chosen(t, cases), func(t *testing.T, s *Server, c T) {
-		t.Parallel()
-		f(t, s, c)
-	})
+	for _, r := range rotation(t, cases) {
+		run(t, r.entry, func(t *testing.T, s *Server) {
+			t.Parallel()
+			f(t, s, r.what)
+		})
+	}
 }
 
-// chosen returns the cases that run in this form of the tests.
-func chosen[T any](tb testing.TB, cases []T) []T {
+// rotated is a case of [Rotate] and its server.
+type rotated[T any] struct {
+	entry *entry
+	what  T
+}
+
+func rotation[T any](tb testing.TB, cases []T) (all []rotated[T]) {
 	tb.Helper()
-	n := len(cases)
+	servers := entries(tb)
+	if Long() {
+		for _, e := range servers {
+			for _, c := range cases {
+				all = append(all, rotated[T]{e, c})
+			}
+		}
+		return all
+	}
+	random := Random(tb)
+	cases, servers = slices.Clone(cases), slices.Clone(servers)
+	random.Shuffle(len(cases), func(i, j int) { cases[i], cases[j] = cases[j], cases[i] })
+	random.Shuffle(len(servers), func(i, j int) { servers[i], servers[j] = servers[j], servers[i] })
+	most := max(len(cases), len(servers))
 	switch {
-	case Long():
 	case Again():
-		n = min(n, len(entries(tb)))
+		most = min(len(cases), len(servers))
 	case testing.Short():
-		n = (n + 2) / 3
+		most = max((len(cases)+2)/3, len(servers))
 	}
-	some := slices.Clone(cases)
-	Random(tb).Shuffle(len(some), func(i, j int) { some[i], some[j] = some[j], some[i] })
-	return some[:n]
-}
-
-func rotate[T any](t *testing.T, cases []T, f func(t *testing.T, s *Server, c T)) {
-	t.Helper()
-	all := entries(t)
-	for i := range max(len(cases), len(all)) {
-		run(t, all[i%len(all)], func(t *testing.T, s *Server) { f(t, s, cases[i%len(cases)]) })
+	for i := range most {
+		all = append(all, rotated[T]{servers[i%len(servers)], cases[i%len(cases)]})
 	}
+	return all
 }
 
 func each(t *testing.T, f func(t *testing.T, s *Server)) {

@@ -89,6 +89,7 @@ func (u *user) linked() (names []string) {
 // A program that imports notify, producer and consumer links this module and four others, and none
 // of the module's other packages: no broker, and no engine of the demo.
 func TestLinked(t *testing.T) {
+	mysqltest.Once(t)
 	mysqltest.NotShort(t, "TestDownloaded")
 	u := newUser(t)
 	require.Equal(t, modules, u.linked())
