@@ -66,7 +66,7 @@ func medianWake(t *testing.T, s *mysqltest.Server, routine bool, publish func(*t
 	t.Helper()
 	config := s.Database(t)
 	db, far := open(t, config), open(t, config)
-	topics := make([]string, mysqltest.Size(5, 9, 9))
+	topics := make([]string, 9)
 	for i := range topics {
 		topics[i] = fmt.Sprint("topic", i)
 	}
