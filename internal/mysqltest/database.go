@@ -17,10 +17,9 @@ import (
 // of a waiting session is gone, and more on a busy machine.
 const settleTime = 15 * time.Second
 
-// Database makes a new, empty database and returns how to connect to it as root. At the test's end the test fails if a session
-// still uses the database or an advisory lock of the test is left. The test must close its connections with Cleanup or defer,
-// because these run before this check. On the tests' own MySQL the database goes with the server, because to drop it costs a tenth of
-// the tests' time there. Elsewhere it is dropped: MariaDB becomes slower with each routine that it has.
+// Database makes a new, empty database and returns how to connect to it as root. At the test's end the database is dropped, and
+// the test fails if a session still uses the database or an advisory lock of the test is left. The test must close its
+// connections with Cleanup or defer, because these run before this check.
 func (s *Server) Database(tb testing.TB) *mysql.Config {
 	tb.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -34,11 +33,7 @@ func (s *Server) Database(tb testing.TB) *mysql.Config {
 		if !s.awake() {
 			return // stopped by the test, so its sessions are gone, and its data goes with the instance
 		}
-		err := checkUnused(db, name, settleTime)
-		if s.dsn != nil || s.mariadb {
-			err = errors.Join(err, drop(db, name, settleTime))
-		}
-		if err != nil {
+		if err := errors.Join(checkUnused(db, name, settleTime), drop(db, name, settleTime)); err != nil {
 			tb.Error(err)
 		}
 	})
@@ -124,21 +119,6 @@ func checkUnused(db *sql.DB, database string, wait time.Duration) error {
 		case <-tick.C:
 		}
 	}
-}
-
-// prepared returns an error if prepared XA transactions are left on a server. No session has one, so [checkUnused] finds none.
-func prepared(db *sql.DB) error {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	rows, err := db.QueryContext(ctx, "XA RECOVER")
-	if err != nil {
-		return fmt.Errorf("mysqltest: look for prepared transactions: %w", err)
-	}
-	defer rows.Close()
-	if rows.Next() {
-		return errors.New("mysqltest: a test has left a prepared XA transaction")
-	}
-	return rows.Err()
 }
 
 // drop removes the database. It waits for locks for at most wait, in whole seconds, because a transaction that the test left

@@ -60,13 +60,12 @@ func showsLocks(t *testing.T, s *Server) bool {
 		"SELECT COUNT(*) FROM information_schema.TABLES WHERE TABLE_NAME = 'METADATA_LOCK_INFO'") == 1
 }
 
-// A test's accounts are dropped at its end, and on a server of the user's the databases as well.
+// A test's databases and accounts are dropped at its end.
 func TestDatabaseIsDropped(t *testing.T) {
 	Each(t, func(t *testing.T, s *Server) {
 		var cfg, limited *mysql.Config
-		users := &Server{name: s.name, mariadb: s.mariadb, dsn: s.config()}
 		t.Run("test", func(t *testing.T) {
-			cfg = users.Database(t)
+			cfg = s.Database(t)
 			limited = s.User(t, cfg)
 			_, err := open(t, cfg).ExecContext(t.Context(), "CREATE TABLE t (id INT)")
 			require.NoError(t, err)
@@ -97,24 +96,6 @@ func TestDropOfBlockedDatabase(t *testing.T) {
 		require.ErrorAs(t, drop(admin, cfg.DBName, time.Second), &failure)
 		require.EqualValues(t, 1205, failure.Number) // lock wait timeout
 		require.NoError(t, tx.Rollback())
-	})
-}
-
-// A prepared transaction, which no session shows, is found.
-func TestPrepared(t *testing.T) {
-	Each(t, func(t *testing.T, s *Server) {
-		own := s.Start(t)
-		conn, err := open(t, own.Database(t)).Conn(t.Context())
-		require.NoError(t, err)
-		for _, statement := range []string{"CREATE TABLE t (id INT) ENGINE=InnoDB", "XA START 'x'", "INSERT INTO t VALUES (1)", "XA END 'x'", "XA PREPARE 'x'"} {
-			_, err := conn.ExecContext(t.Context(), statement)
-			require.NoError(t, err)
-		}
-		require.ErrorContains(t, prepared(own.Admin(t)), "XA")
-		_, err = conn.ExecContext(t.Context(), "XA ROLLBACK 'x'")
-		require.NoError(t, err)
-		require.NoError(t, prepared(own.Admin(t)))
-		require.NoError(t, conn.Close())
 	})
 }
 

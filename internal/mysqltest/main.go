@@ -15,10 +15,6 @@ import (
 func Main(m *testing.M, options ...goleak.Option) {
 	Parallel(perCore * runtime.NumCPU())
 	code := m.Run()
-	if err := leftPrepared(); err != nil && code == 0 {
-		fmt.Fprintln(os.Stderr, err)
-		code = 1
-	}
 	if err := home.close(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		code = max(code, 1)
@@ -33,19 +29,6 @@ func Main(m *testing.M, options ...goleak.Option) {
 		}
 	}
 	os.Exit(code)
-}
-
-// leftPrepared is prepared for the servers that the tests shared.
-func leftPrepared() error {
-	all, _ := matrix() // without servers there is nothing to check
-	for _, e := range all {
-		if e.server.dsn == nil && e.server.process != nil {
-			if err := prepared(e.server.admin); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
 }
 
 // leaks waits until only the caller's goroutine and those of the options are left. If that takes too long, its error names the
