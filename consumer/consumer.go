@@ -70,7 +70,7 @@ func (c *Consumer) Run(ctx context.Context, handler Handler) error {
 	l := &connection{Consumer: c, options: c.options, handler: handler, limit: 100}
 	l.options.counted = new(atomic.Int64)
 	for {
-		l.waited = false
+		l.joined = false
 		err := l.run(ctx)
 		done := err == nil || errors.Is(err, ErrStop) || errors.Is(err, errDrained)
 		switch {
@@ -85,7 +85,7 @@ func (c *Consumer) Run(ctx context.Context, handler Handler) error {
 		case !l.reached || !l.began && !l.stoodBy && (server.ReadOnly(err) || errors.Is(err, errReplica)):
 			return err
 		}
-		if l.waited {
+		if l.joined {
 			waits.Reset()
 		}
 		wait := waits.NextBackOff()
@@ -128,7 +128,7 @@ type connection struct {
 	began   bool               // Run has begun to read before
 	stoodBy bool               // another member was active before
 	warned  bool               // the warning about a key that is not AUTO_INCREMENT was logged
-	waited  bool               // this connection began to read, or to stand by
+	joined  bool               // this connection began to read, or to stand by
 	limit   int                // rows of the first page
 	done    *position.Progress // without a group: where the connection before ended
 	origins origins            // the table's
@@ -279,7 +279,7 @@ func (l *connection) read(ctx, handling context.Context, rows *rows, stored ledg
 	if !l.began && rows.session.Capabilities().WritersElsewhere() {
 		warnReplica(ctx, l.log, l.options.Grace)
 	}
-	l.began, l.waited = true, true
+	l.began, l.joined = true, true
 
 	// handling ends when the group's lock is lost. The handler has StopTimeout to finish the current messages.
 	handling, release := server.LingerIn(handling, ctx, l.options.StopTimeout)

@@ -128,6 +128,6 @@ func (l *connection) standBy(ctx context.Context, session *core.Session, name st
 }
 
 func (l *connection) standsBy(ctx context.Context) {
-	l.stoodBy, l.waited = true, true
+	l.stoodBy, l.joined = true, true
 	l.log.InfoContext(ctx, "standing by: another member of the group is active")
 }

@@ -58,7 +58,7 @@ func (c *endsConn) Write(p []byte) (int, error) {
 	return c.Conn.Write(p)
 }
 
-// The end of a poll's body is written with a deadline, so that a client that stopped reading holds no connection for ever.
+// The end of a poll's body is written with a deadline, so that a client that stopped reading does not hold its connection.
 func TestPollEndsWithDeadline(t *testing.T) {
 	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t), "orders")

@@ -76,7 +76,7 @@ func TestArguments(t *testing.T) {
 			}
 		}
 		_, err := connect(t, db, "SET timestamp = 1000000000").ExecContext(t.Context(), "CALL mqnotify_wait('orders', 0, 1)")
-		refused(t, err, "22023", "clock") // it would wait for ever
+		refused(t, err, "22023", "clock") // it would wait without end
 		mysqltest.ExecAll(t, db.Pool(), "CREATE TABLE small LIKE orders", "ALTER TABLE small MODIFY payload VARBINARY(5) NOT NULL")
 		for _, caller := range callers {
 			_, err := caller.ExecContext(t.Context(), "CALL mqnotify_publish('small', NULL, 'too long')")
