@@ -201,6 +201,13 @@ func TestDeadLetters(t *testing.T) {
 			B int `db:"b"`
 		}](ctx, db, "rows_", "none")
 		require.ErrorContains(t, err, `db tag "b"`)
+		err = stopAtEnd[struct{ *inner }](ctx, db, "rows_", "none")
+		require.ErrorIs(t, err, notify.ErrOptions)
+		require.ErrorContains(t, err, "embed the struct itself")
+		err = stopAtEnd[struct {
+			inner `db:"inner"`
+		}](ctx, db, "rows_", "none")
+		require.ErrorContains(t, err, "remove the tag")
 
 		// Tasks.
 		require.NoError(t, mqnotify.Enqueue(ctx, db, "mail", "no JSON", `{"Customer": "Ada"}`))
@@ -218,6 +225,10 @@ func TestDeadLetters(t *testing.T) {
 		require.Equal(t, 1, counts["dead"])
 		require.Equal(t, 1, counts["done"])
 	})
+}
+
+type inner struct {
+	A *int `db:"a"`
 }
 
 func stopAtEnd[T any](ctx context.Context, db *mqnotify.DB, topic, group string) error {

@@ -57,6 +57,7 @@ func decode[T any](payload []byte) (value T, err error) {
 // decoder decodes messages and rows.
 type decoder[T any] struct {
 	fields map[string][]int // the fields of T by column; nil unless T is a struct with db tags or a pointer to one
+	wrong  error            // T can't be set
 }
 
 var tags = reflectx.NewMapper("db")
@@ -71,8 +72,19 @@ func newDecoder[T any]() *decoder[T] {
 		return d
 	}
 	for name, field := range tags.TypeMap(t).Names {
+		_, tagged := field.Field.Tag.Lookup("db")
+		if !tagged {
+			continue
+		}
+		for outer := field.Parent; outer.Embedded; outer = outer.Parent {
+			if _, named := outer.Field.Tag.Lookup("db"); named {
+				d.wrong = fmt.Errorf("mqnotify: %w: the embedded %v of %v has a db tag: remove the tag, or give the field a name", notify.ErrOptions, outer.Field.Type, t)
+			} else if outer.Field.Type.Kind() == reflect.Pointer && !outer.Field.IsExported() {
+				d.wrong = fmt.Errorf("mqnotify: %w: Go can't set the embedded pointer %v of %v: embed the struct itself", notify.ErrOptions, outer.Field.Type, t)
+			}
+		}
 		// A name with a dot is a field of a field. Its column may hold the JSON of the outer field.
-		if _, tagged := field.Field.Tag.Lookup("db"); tagged && !strings.Contains(name, ".") {
+		if !strings.Contains(name, ".") {
 			if d.fields == nil {
 				d.fields = make(map[string][]int)
 			}
@@ -85,8 +97,8 @@ func newDecoder[T any]() *decoder[T] {
 // check returns an error if a db tag of T names a column that the table, or the list of columns if it is not empty, lacks.
 // Otherwise every row would become a dead letter.
 func (d *decoder[T]) check(ctx context.Context, db *notify.DB, topic string, columns []string) error {
-	if d.fields == nil {
-		return nil
+	if d.wrong != nil || d.fields == nil {
+		return d.wrong
 	}
 	t, err := table.Describe(ctx, db.Pool(), db.Name(), topic)
 	if err != nil || t.IsMessageTable() && len(columns) == 0 {

@@ -1,8 +1,11 @@
 package consumer
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"net"
+	"regexp"
 	"sync"
 	"testing"
 	"time"
@@ -21,6 +24,7 @@ func TestInnoDBTrxOfAServer(t *testing.T) {
 		own := s.Start(t)
 		t.Run("stale", func(t *testing.T) { staleInnoDBTrx(t, own) })
 		t.Run("stale since another statement", func(t *testing.T) { staleSinceAnotherStatement(t, own) })
+		t.Run("comments removed", func(t *testing.T) { commentsRemoved(t, own) })
 		t.Run("a text that is no UTF-8", func(t *testing.T) { innoDBTrxWithATextThatIsNoUTF8(t, own) })
 	})
 }
@@ -111,6 +115,33 @@ func staleSinceAnotherStatement(t *testing.T, own *mysqltest.Server) {
 		require.ErrorIs(t, err, errStale)
 		return true
 	})
+}
+
+// uncommented is a connection through something that removes comments from statements, as some proxies do.
+type uncommented struct{ net.Conn }
+
+var comment = regexp.MustCompile(`/\*.*?\*/`)
+
+func (u uncommented) Write(b []byte) (int, error) {
+	return u.Conn.Write(comment.ReplaceAllFunc(b, func(text []byte) []byte { return bytes.Repeat([]byte(" "), len(text)) }))
+}
+
+// Without the comment in its query, the reader can't know whether the view is fresh, so this way is refused with the reason.
+func commentsRemoved(t *testing.T, own *mysqltest.Server) {
+	config := own.Database(t)
+	config.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		conn, err := new(net.Dialer).DialContext(ctx, network, addr)
+		return uncommented{conn}, err
+	}
+	session, err := core.NewSession(t.Context(), openConfig(t, config), core.SessionOptions{})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, session.Close()) }()
+	mysqltest.Eventually(t, "the way is refused", func() bool {
+		_, err = newInnoDBTrx(t.Context(), session, writersInnoDBTrx)
+		return err != nil
+	})
+	require.ErrorContains(t, err, "removes the comments")
+	require.NoError(t, unfit(err), "another way may be tried")
 }
 
 // While a statement runs that is not UTF-8, MySQL refuses the view with an error. This

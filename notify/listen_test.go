@@ -172,6 +172,18 @@ func TestListenAfterKills(t *testing.T) {
 	})
 }
 
+// A notification that is stored is no error, even if waking the receivers fails.
+func TestNotifyWhenWakingFails(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db, _ := openNotifications(t, s, false)
+		mysqltest.ExecAll(t, db.Pool(), "DROP PROCEDURE IF EXISTS mqnotify_wake",
+			"CREATE PROCEDURE mqnotify_wake(name TEXT) SIGNAL SQLSTATE '45000'")
+		require.Error(t, db.Wake(t.Context(), "mqnotify_notification"))
+		require.NoError(t, notify.Notify(t.Context(), db, "n", "one"))
+		require.Equal(t, 1, mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM mqnotify_notification"))
+	})
+}
+
 func TestListenRefusals(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Tidy(t, "/mqnotify/notify."))

@@ -1,5 +1,6 @@
 -- The state of mqnotify; a database has one set of these tables. A topic is a table's
--- name, compared byte by byte, because names of tables may differ only in case.
+-- name, compared byte by byte, because names of tables may differ only in case. The row format is the
+-- default of most servers; the keys are too long for the older one that is the default of some.
 
 -- The one-row flag: a counter that grows with every change of the topic. A missing
 -- row counts as 0.
@@ -8,7 +9,7 @@ CREATE TABLE IF NOT EXISTS mqnotify_flag (
   counter    BIGINT UNSIGNED NOT NULL,
   changed_at TIMESTAMP(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6) ON UPDATE CURRENT_TIMESTAMP(6),
   PRIMARY KEY (topic)
-) ENGINE=InnoDB;
+) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;
 
 -- A group's offset: every id up to settled is done, and so are the ids in delivered. A member
 -- may move its row only while the fence is the one that it set; the version counts the moves.
@@ -22,7 +23,7 @@ CREATE TABLE IF NOT EXISTS mqnotify_offset (
   member     VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
   updated_at TIMESTAMP(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6) ON UPDATE CURRENT_TIMESTAMP(6),
   PRIMARY KEY (topic, group_name)
-) ENGINE=InnoDB;
+) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;
 
 -- Messages whose handler failed too often. They are stored whole, so that they can be tried
 -- again after the topic's own rows are gone.
@@ -38,7 +39,7 @@ CREATE TABLE IF NOT EXISTS mqnotify_dead_letter (
   failed_at  TIMESTAMP(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6),
   PRIMARY KEY (id),
   UNIQUE KEY message (topic, group_name, message_id)
-) ENGINE=InnoDB;
+) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;
 
 -- The offset of each partition of a shared group. The group's own row in mqnotify_offset
 -- has the number of partitions and their key; its settled is the smallest of theirs.
@@ -54,7 +55,7 @@ CREATE TABLE IF NOT EXISTS mqnotify_partition (
   member     VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
   updated_at TIMESTAMP(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6) ON UPDATE CURRENT_TIMESTAMP(6),
   PRIMARY KEY (topic, group_name, part)
-) ENGINE=InnoDB;
+) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;
 
 -- Requests to try again the dead letters of rows, not of messages. The group's consumer reads the row again, and deletes
 -- the request and the dead letter when the row is handled. A message is published again instead, and needs no request.
@@ -63,7 +64,7 @@ CREATE TABLE IF NOT EXISTS mqnotify_retry (
   group_name VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
   message_id BIGINT UNSIGNED NOT NULL,
   PRIMARY KEY (topic, group_name, message_id)
-) ENGINE=InnoDB;
+) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;
 
 -- The table that a group's offset belongs to, by InnoDB's number: after TRUNCATE the table has another one, and its ids begin again.
 CREATE TABLE IF NOT EXISTS mqnotify_origin (
@@ -73,7 +74,7 @@ CREATE TABLE IF NOT EXISTS mqnotify_origin (
   table_id   BIGINT UNSIGNED NOT NULL,
   created    BIGINT UNSIGNED NOT NULL,
   PRIMARY KEY (topic, group_name)
-) ENGINE=InnoDB;
+) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;
 
 -- NOTIFY: every row is a notification to the processes that listen to its name. Any program sends one by INSERT INTO it
 -- (name, payload) VALUES (...). Listening processes delete rows that are older than an hour.
@@ -85,7 +86,7 @@ CREATE TABLE IF NOT EXISTS mqnotify_notification (
   PRIMARY KEY (id),
   KEY name (name),
   KEY created_at (created_at)
-) ENGINE=InnoDB;
+) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;
 
 -- The state of guards. Keys and names are compared byte by byte. Times are the
 -- server's, in UTC, as DATETIME, which no session's time zone changes. taker is the
@@ -98,7 +99,7 @@ CREATE TABLE IF NOT EXISTS mqnotify_once (
   done_at  DATETIME(6) NULL,
   taker    CHAR(26) CHARACTER SET ascii COLLATE ascii_bin NULL,
   PRIMARY KEY (once_key)
-) ENGINE=InnoDB;
+) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;
 
 -- Claims. A claim that follows another one names it. Each has at most one successor,
 -- and only a claim that was made can have one.
@@ -110,7 +111,7 @@ CREATE TABLE IF NOT EXISTS mqnotify_claim (
   PRIMARY KEY (claim_key),
   UNIQUE KEY follows (follows),
   CONSTRAINT mqnotify_claim_follows FOREIGN KEY (follows) REFERENCES mqnotify_claim (claim_key)
-) ENGINE=InnoDB;
+) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;
 
 -- At most once an interval: when an attempt last succeeded, and how many did.
 CREATE TABLE IF NOT EXISTS mqnotify_interval (
@@ -119,7 +120,7 @@ CREATE TABLE IF NOT EXISTS mqnotify_interval (
   taker        CHAR(26) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
   taken_at     DATETIME(6) NOT NULL,
   PRIMARY KEY (interval_key)
-) ENGINE=InnoDB;
+) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;
 
 -- A mutex that is held while its row exists.
 CREATE TABLE IF NOT EXISTS mqnotify_mutex_row (
@@ -127,7 +128,7 @@ CREATE TABLE IF NOT EXISTS mqnotify_mutex_row (
   taker    CHAR(26) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
   taken_at DATETIME(6) NOT NULL,
   PRIMARY KEY (name)
-) ENGINE=InnoDB;
+) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;
 
 -- A mutex that is held while held is true. The token counts its holders.
 CREATE TABLE IF NOT EXISTS mqnotify_mutex_flag (
@@ -137,7 +138,7 @@ CREATE TABLE IF NOT EXISTS mqnotify_mutex_flag (
   taker    CHAR(26) CHARACTER SET ascii COLLATE ascii_bin NULL,
   taken_at DATETIME(6) NULL,
   PRIMARY KEY (name)
-) ENGINE=InnoDB;
+) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;
 
 -- Leases. A lease is held until expires_at, which is NULL after a release. The
 -- token counts its holders, and never falls, because no row is deleted.
@@ -149,7 +150,7 @@ CREATE TABLE IF NOT EXISTS mqnotify_lease (
   renewals   BIGINT UNSIGNED NOT NULL DEFAULT 0,
   expires_at DATETIME(6) NULL,
   PRIMARY KEY (name)
-) ENGINE=InnoDB;
+) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;
 
 -- The queues, by name. An ordered queue gives out one task at a time, in the order
 -- of their ids.
@@ -158,7 +159,7 @@ CREATE TABLE IF NOT EXISTS mqnotify_queue (
   ordered    BOOLEAN NOT NULL DEFAULT FALSE,
   created_at TIMESTAMP(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6),
   PRIMARY KEY (name)
-) ENGINE=InnoDB;
+) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;
 
 -- The tasks of all queues. Any program adds a task by INSERT INTO it (queue, payload)
 -- VALUES (...). One index finds the tasks to claim, those that become due and those to
@@ -188,7 +189,7 @@ CREATE TABLE IF NOT EXISTS mqnotify_task (
   payload    LONGBLOB NOT NULL,
   PRIMARY KEY (id),
   KEY claim (queue, state, claim_order, state_at)
-) ENGINE=InnoDB;
+) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;
 
 -- The unique keys of tasks. A task has its key until it is done or dead, or its row is gone; then the key is free.
 CREATE TABLE IF NOT EXISTS mqnotify_task_key (
@@ -196,7 +197,7 @@ CREATE TABLE IF NOT EXISTS mqnotify_task_key (
   unique_key VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
   task       BIGINT UNSIGNED NOT NULL,
   PRIMARY KEY (queue, unique_key)
-) ENGINE=InnoDB;
+) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;
 
 -- Recurring tasks: which task is added next, and when (UTC).
 CREATE TABLE IF NOT EXISTS mqnotify_schedule (
@@ -210,7 +211,7 @@ CREATE TABLE IF NOT EXISTS mqnotify_schedule (
   payload    LONGBLOB NOT NULL,
   PRIMARY KEY (queue, name),
   KEY due (queue, next_at)
-) ENGINE=InnoDB;
+) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;
 
 -- Ring buffers, and how many entries each has had.
 CREATE TABLE IF NOT EXISTS mqnotify_ring (
@@ -219,7 +220,7 @@ CREATE TABLE IF NOT EXISTS mqnotify_ring (
   head       BIGINT UNSIGNED NOT NULL DEFAULT 0,
   created_at TIMESTAMP(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6),
   PRIMARY KEY (name)
-) ENGINE=InnoDB;
+) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;
 
 -- A ring buffer's rows, as many as its size: entry n is in slot n modulo the size.
 CREATE TABLE IF NOT EXISTS mqnotify_ring_slot (
@@ -230,7 +231,7 @@ CREATE TABLE IF NOT EXISTS mqnotify_ring_slot (
   payload    LONGBLOB NOT NULL,
   PRIMARY KEY (ring, slot),
   KEY entry (ring, entry)
-) ENGINE=InnoDB;
+) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;
 
 -- The publishes by HTTP that were done, by the key that the client gave (Idempotency-Key). The digest shows whether
 -- a publish under a known key has another message. mqnotify serve deletes old rows.
@@ -242,7 +243,7 @@ CREATE TABLE IF NOT EXISTS mqnotify_idempotency (
   created_at TIMESTAMP(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6),
   PRIMARY KEY (topic, name),
   KEY created_at (created_at)
-) ENGINE=InnoDB;
+) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;
 
 -- Messages that an import has put into a topic, by their source and their
 -- broker's id. The transaction that inserts a message also inserts its row here, so that
@@ -254,7 +255,7 @@ CREATE TABLE IF NOT EXISTS mqnotify_import (
   seen_at    TIMESTAMP(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6),
   PRIMARY KEY (topic, source, message_id),
   KEY age (topic, source, seen_at)
-) ENGINE=InnoDB;
+) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;
 
 -- The latest snapshot of each captured table. after_key is the key of the last row that was written, NULL before the first.
 -- last_key is the key of the table's last row when the snapshot began. Both are JSON arrays of texts. key_columns and capture
@@ -272,4 +273,4 @@ CREATE TABLE IF NOT EXISTS mqnotify_snapshot (
   started_at  TIMESTAMP(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6),
   finished_at DATETIME(6) NULL,
   PRIMARY KEY (table_name)
-) ENGINE=InnoDB;
+) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;

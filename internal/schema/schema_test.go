@@ -79,6 +79,15 @@ func TestInit(t *testing.T) {
 	})
 }
 
+// Where COMPACT is the default row format, a key may have 767 bytes at most.
+func TestInitCompact(t *testing.T) {
+	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+		db := open(t, s.Start(t, "--innodb-default-row-format=compact").Database(t))
+		require.NoError(t, Init(t.Context(), db, "orders"))
+		assert.Equal(t, "Compact", text(t, db, "SELECT ROW_FORMAT FROM information_schema.TABLES WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME = 'orders'"))
+	})
+}
+
 func TestInitAtOnce(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		want := open(t, s.Database(t))
