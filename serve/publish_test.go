@@ -228,7 +228,9 @@ func TestTrace(t *testing.T) {
 // A dead letter can be retried, which moves it back into its topic, or deleted.
 func TestDeadLetters(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
-		db := openDB(t, s.Database(t), "orders")
+		config := s.Database(t)
+		config.Params = map[string]string{"time_zone": "'+05:00'"}
+		db := openDB(t, config, "orders")
 		site := start(t, db, Options{Topics: []string{"orders"}})
 		mysqltest.Exec(t, db.Pool(), `INSERT INTO orders (payload, headers) VALUES ('poison', '{"kind": "paid", "n": 5}')`)
 		makeDeadLetter(t, db)
@@ -248,6 +250,9 @@ func TestDeadLetters(t *testing.T) {
 		require.Len(t, all, 2)
 		assert.Equal(t, []string{"more", "poison"}, []string{string(all[0].Payload), string(all[1].Payload)})
 		assert.Contains(t, all[1].Error, "no such address")
+		failed, err := time.Parse(time.RFC3339, all[1].FailedAt)
+		require.NoError(t, err)
+		assert.Equal(t, mysqltest.Value[int64](t, db.Pool(), "SELECT FLOOR(UNIX_TIMESTAMP(MIN(failed_at))) FROM mqnotify_dead_letter"), failed.Unix())
 		status, answer := site.ask(t, "POST", fmt.Sprintf("/topics/orders/dead-letters/%d/retry", all[1].ID), "")
 		require.Equal(t, http.StatusOK, status, answer)
 		_, data := r.next()

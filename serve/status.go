@@ -203,14 +203,14 @@ type deadLetter struct {
 	Size     int             `db:"size" json:"size"`
 	Attempts int             `db:"attempts" json:"attempts"`
 	Error    string          `db:"error" json:"error"`
-	FailedAt string          `db:"failed_at" json:"failed_at"`
+	FailedAt string          `db:"failed_at" json:"failed_at"` // RFC 3339, UTC
 }
 
 // deadLetters handles GET /topics/{topic}/dead-letters: the newest 100, with the first 4 KiB of each payload.
 func (s *Server) deadLetters(w http.ResponseWriter, r *http.Request, t *topic) {
 	letters := []deadLetter{}
 	query := `SELECT id, group_name, message_id, COALESCE(headers, '{}') AS headers, LEFT(payload, 4096) AS payload, LENGTH(payload) AS size,
-			attempts, error, DATE_FORMAT(failed_at, '%Y-%m-%d %H:%i:%s') AS failed_at
+			attempts, error, DATE_FORMAT('1970-01-01' + INTERVAL UNIX_TIMESTAMP(failed_at) SECOND, '%Y-%m-%dT%H:%i:%sZ') AS failed_at
 		FROM ` + schema.DeadLetterTable + " WHERE topic = ?"
 	args := []any{t.name}
 	group := r.URL.Query().Get("group")

@@ -49,9 +49,9 @@ polling, within a second.
 With --mode handshake one producer and one consumer alternate on an advisory lock, and produce
 waits while the consumer works. Start the consumer with consume --mode handshake.
 
-produce waits for a server that goes away; --wait also waits for one at the start. If the connection ends during a commit, it is unknown
-whether the messages are stored, and produce fails. When it fails, it prints how many messages
-were committed before.`,
+produce waits for a server that goes away; --wait also waits for one at the start. If the
+connection ends during a commit, it is unknown whether the messages are stored, and produce
+fails. When it fails, it prints how many messages were committed before.`,
 		Example: `  mqnotify produce orders 'hello'
   mqnotify produce orders --header kind=paid --print-ids '{"order":1}'
   tail -F access.log | mqnotify produce lines

@@ -225,7 +225,7 @@ async function showDead() {
   const letters = (await response.json()).dead_letters;
   byId("letters").replaceChildren(...letters.map((letter) => {
     const li = element("li");
-    li.append(element("span", `#${letter.message_id} of group ${letter.group}, ${letter.attempts} attempt${letter.attempts === 1 ? "" : "s"}, ${letter.failed_at}`));
+    li.append(element("span", `#${letter.message_id} of group ${letter.group}, ${letter.attempts} attempt${letter.attempts === 1 ? "" : "s"}, ${new Date(letter.failed_at).toLocaleString()}`));
     const buttons = element("span", undefined, { class: "do" });
     const retry = doing("Retry", `Group ${letter.group} tries it again`, "POST", letter.id, "retry");
     retry.title = `Publishes the message again, at the topic's end; of all groups only ${letter.group} handles it`;
