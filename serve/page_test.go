@@ -31,7 +31,9 @@ func openBrowser(tb testing.TB) *browser {
 	tb.Helper()
 	var said mysqltest.Text
 	options := append(chromedp.DefaultExecAllocatorOptions[:],
-		chromedp.ExecPath(mysqltest.Chromium(tb)), chromedp.NoSandbox, chromedp.DisableGPU, chromedp.WindowSize(1280, 1000), chromedp.CombinedOutput(&said), chromedp.WSURLReadTimeout(2*time.Minute))
+		chromedp.ExecPath(mysqltest.Chromium(tb)), chromedp.NoSandbox, chromedp.DisableGPU, chromedp.WindowSize(1280, 1000),
+		chromedp.Flag("disable-dev-shm-usage", true), // a tab crashes if the servers' data leave no room there
+		chromedp.CombinedOutput(&said), chromedp.WSURLReadTimeout(2*time.Minute))
 	process, endProcess := chromedp.NewExecAllocator(context.Background(), options...)
 	ctx, endTab := chromedp.NewContext(process, chromedp.WithLogf(tb.Logf), chromedp.WithErrorf(func(string, ...any) {}))
 	ctx, late := context.WithTimeout(ctx, 10*time.Minute)
