@@ -88,7 +88,9 @@ func New(db *notify.DB, topic string, to *Destination, options Options) (*Bridge
 func (b *Bridge) Run(ctx context.Context) error {
 	s := &shell{Bridge: b, waits: b.options.Retry()}
 	defer s.close()
-	if err := s.open(ctx); err != nil {
+	if err := s.open(ctx); ctx.Err() != nil {
+		return nil
+	} else if err != nil {
 		return &OpenError{b.to.Name, err}
 	}
 	c, err := consumer.New(b.db, b.topic, b.options.Consumer)

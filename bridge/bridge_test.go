@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/cenkalti/backoff/v4"
+	"github.com/go-sql-driver/mysql"
 	"github.com/stretchr/testify/require"
 
 	"github.com/mqnotify/mqnotify/consumer"
@@ -23,10 +24,21 @@ import (
 // openTopic makes a database with the message table "orders".
 func openTopic(tb testing.TB, s *mysqltest.Server) *notify.DB {
 	tb.Helper()
-	db, err := notify.OpenConfig(s.Database(tb))
+	return setUp(tb, s.Database(tb))
+}
+
+func setUp(tb testing.TB, config *mysql.Config) *notify.DB {
+	tb.Helper()
+	db := connect(tb, config)
+	require.NoError(tb, schema.Init(tb.Context(), db.Pool(), "orders"))
+	return db
+}
+
+func connect(tb testing.TB, config *mysql.Config) *notify.DB {
+	tb.Helper()
+	db, err := notify.OpenConfig(config)
 	require.NoError(tb, err)
 	tb.Cleanup(func() { require.NoError(tb, db.Close()) })
-	require.NoError(tb, schema.Init(tb.Context(), db.Pool(), "orders"))
 	return db
 }
 

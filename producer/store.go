@@ -238,8 +238,8 @@ func encode(messages []Message) ([]row, error) {
 		}
 		for name, value := range m.Headers {
 			if !utf8.ValidString(name) || !utf8.ValidString(value) { // Marshal would replace the bytes without an error
-				return nil, fmt.Errorf("message %d of %d: header %q is not UTF-8: move it into the payload",
-					i+1, len(messages), name)
+				return nil, fmt.Errorf("message %d of %d: header %q: %w: it is not UTF-8: move it into the payload",
+					i+1, len(messages), name, notify.ErrOptions)
 			}
 			if header.Reserved(name) {
 				return nil, fmt.Errorf("message %d of %d: header %q: %w: names that begin with %s are reserved: use another",

@@ -50,8 +50,8 @@
 //   - Ordered: one task at a time, in the order of entry; the next one begins when the one before is
 //     done or dead. A failed task delays the others until then. After the task in progress is
 //     cancelled, the next one begins when the cancelled handler has returned.
-//   - Cancel: the handler's context ends at once. When the handler has returned, the task is dead, or ready after Retry, and its
-//     unique key is free.
+//   - Cancel: the handler's context ends at once. When the handler has returned, the task is dead, and its unique key is free; or
+//     ready after Retry, with its key.
 //   - Recurring: every due time makes at most one task, however many workers schedule. Times that pass
 //     while no worker runs make one task together.
 //   - Clocks of clients decide nothing; At is the only time that a client names.

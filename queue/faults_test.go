@@ -36,7 +36,7 @@ func TestRenewal(t *testing.T) {
 				return context.Cause(ctx)
 			}
 		}
-		options := WorkerOptions{Claim: mode, Visibility: 6 * time.Second, StopTimeout: -1}
+		options := WorkerOptions{Claim: mode, Visibility: 15 * time.Second, StopTimeout: -1}
 		work(t, q, options, handler)
 		work(t, newQueue(t, openConfig(t, config), Options{}), options, handler)
 		<-begun

@@ -280,7 +280,7 @@ func TestHandledAloneLater(t *testing.T) {
 		q := newQueue(t, db, Options{})
 		begun, end := make(chan string, 10), make(chan struct{})
 		var inHand atomic.Int32
-		w := work(t, q, WorkerOptions{Claim: mode, Concurrency: 3, Visibility: 3 * time.Second, StopTimeout: -1}, func(ctx context.Context, task Task) error {
+		w := work(t, q, WorkerOptions{Claim: mode, Concurrency: 3, Visibility: 12 * time.Second, StopTimeout: -1}, func(ctx context.Context, task Task) error {
 			assert.True(t, inHand.Add(1) == 1 || task.Lapses == 0, "alone")
 			defer inHand.Add(-1)
 			begun <- string(task.Payload)

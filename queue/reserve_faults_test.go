@@ -64,12 +64,13 @@ func TestReservedUnknown(t *testing.T) {
 		require.NoError(t, finishAlone(t.Context(), db, first[0])) // so that it asks
 		mysqltest.Exec(t, db.Pool(), "CREATE TRIGGER waits AFTER UPDATE ON mqnotify_task FOR EACH ROW SET @x = GET_LOCK('"+t.Name()+"', 60), @x = RELEASE_LOCK('"+t.Name()+"')")
 		lock := newStore(t, db, true)
-		ask := func(l *store, statement string, args ...any) {
-			require.NoError(t, l.do(t.Context(), func(ctx context.Context, conn *sqlx.Conn) error {
+		try := func(l *store, statement string, args ...any) error {
+			return l.do(t.Context(), func(ctx context.Context, conn *sqlx.Conn) error {
 				_, err := conn.ExecContext(ctx, statement, args...)
 				return err
-			}))
+			})
 		}
+		ask := func(l *store, statement string, args ...any) { require.NoError(t, try(l, statement, args...)) }
 		ask(lock, "DO GET_LOCK(?, 0)", t.Name())
 		answer := make(chan error, 1)
 		go func() {
@@ -79,11 +80,9 @@ func TestReservedUnknown(t *testing.T) {
 		}()
 		eventually(t, statementRuns(t, db, "SET @x = GET_LOCK%"), "no claim")
 		table := newStore(t, db, true)
-		locked := make(chan struct{})
-		go func() { // queues behind the claim, and before who asks
-			defer close(locked)
-			ask(table, "LOCK TABLES mqnotify_task WRITE")
-		}()
+		ask(table, "SET lock_wait_timeout = 60")
+		// This queues behind the claim, and before who asks.
+		locked := mysqltest.Result(func() error { return try(table, "LOCK TABLES mqnotify_task WRITE") })
 		eventually(t, func() bool {
 			return mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM information_schema.processlist WHERE db = DATABASE() AND info LIKE 'LOCK TABLES%' AND state LIKE 'Waiting for table%'") > 0
 		}, "nobody waits for the table")
@@ -92,7 +91,7 @@ func TestReservedUnknown(t *testing.T) {
 		require.ErrorIs(t, err, errUnknown)
 		assert.Zero(t, server.Number(err), "a passing error of the server's would be taken for an end without a claim")
 		assert.False(t, permanent(err))
-		<-locked
+		require.NoError(t, <-locked)
 		ask(table, "UNLOCK TABLES")
 		mysqltest.Exec(t, db.Pool(), "DROP TRIGGER waits")
 		assert.Equal(t, stateInProgress, claimRowOf(t, db, ids[1]).State)

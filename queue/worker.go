@@ -148,11 +148,7 @@ var errNoAnswer = errors.New("the server did not answer in time")
 
 // permanent reports whether another attempt would fail with err again.
 func permanent(err error) bool {
-	if errors.Is(err, ErrNotFound) || errors.Is(err, notify.ErrOptions) {
-		return true
-	}
-	transient := server.ConnectionLost(err) || server.Retryable(err) || server.ReadOnly(err) || server.Busy(err)
-	return server.Number(err) != 0 && !transient
+	return errors.Is(err, ErrNotFound) || errors.Is(err, notify.ErrOptions) || server.Permanent(err)
 }
 
 // connect works over one session. worked reports whether it began to claim tasks. A nil error means that ctx has ended and

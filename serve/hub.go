@@ -86,6 +86,10 @@ func (h *hub) run(ctx context.Context) {
 		}
 		h.mu.Lock()
 		h.err = err
+		if !h.fresh { // it has read
+			waits.Reset()
+		}
+		h.fresh = true
 		h.mu.Unlock()
 		wait := waits.NextBackOff()
 		h.log.ErrorContext(ctx, "the topic can't be read: trying again", "error", err, "wait", wait)

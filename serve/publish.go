@@ -158,6 +158,9 @@ func digestOf(m producer.Message) [sha256.Size]byte {
 // errKeyUsed means that another message was published under the key.
 var errKeyUsed = errors.New("another message was published with this Idempotency-Key")
 
+// errKeyKnown means that a message was published under the key.
+var errKeyKnown = errors.New("the Idempotency-Key is known")
+
 // store publishes the message, once for each key.
 func (s *Server) store(ctx context.Context, t *topic, m producer.Message, key string, digest [sha256.Size]byte) (id uint64, replayed bool, err error) {
 	if key == "" {
@@ -176,12 +179,15 @@ func (s *Server) store(ctx context.Context, t *topic, m producer.Message, key st
 			id = ids[0]
 			_, err = tx.ExecContext(ctx, "INSERT INTO "+schema.IdempotencyTable+" (topic, name, message_id, digest) VALUES (?, ?, ?, ?)",
 				t.name, key, id, digest[:])
+			if server.Is(err, server.ErrDuplicate) {
+				return errKeyKnown
+			}
 			return err
 		})
 		switch {
 		case errors.Is(err, notify.ErrUnknown) && try == 0 && ctx.Err() == nil:
 			continue // if the first try was stored, the key is a duplicate now
-		case !server.Is(err, server.ErrDuplicate):
+		case !errors.Is(err, errKeyKnown):
 			return id, false, err
 		}
 		id, err = s.published(ctx, t, key, digest)
@@ -214,12 +220,14 @@ func (s *Server) publishFailed(w http.ResponseWriter, r *http.Request, t *topic,
 		status, text = http.StatusRequestEntityTooLarge, "the message is too large for the database's max_allowed_packet"
 	case errors.Is(err, notify.ErrNotTopic), errors.Is(err, notify.ErrNoTable), errors.Is(err, producer.ErrNoID):
 		status, text = http.StatusConflict, "this table can't store messages"
-	case errors.Is(err, notify.ErrDenied), errors.Is(err, notify.ErrReadOnly):
-		status, text = http.StatusForbidden, "the server's account may not write to this topic"
+	case errors.Is(err, notify.ErrDenied), errors.Is(err, notify.ErrReadOnly), server.NoPrivilege(err):
+		status, text = http.StatusForbidden, "the server's account may not write to this topic, or not store Idempotency-Keys"
 	case errors.Is(err, notify.ErrUnknown):
 		status, text = http.StatusBadGateway, "it is unknown whether the message is stored: send an Idempotency-Key, so that a retry is safe"
 	case server.Is(err, server.ErrNoSuchTable):
 		status, text = http.StatusConflict, "the database has no table for Idempotency-Keys: mqnotify init makes it"
+	case server.Refused(err):
+		status, text = http.StatusConflict, "this table refuses the message"
 	}
 	s.log.WarnContext(r.Context(), "not published", "topic", t.name, "error", err)
 	if status == http.StatusServiceUnavailable {

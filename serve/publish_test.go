@@ -21,6 +21,7 @@ import (
 	"github.com/mqnotify/mqnotify/internal/metrics"
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 	"github.com/mqnotify/mqnotify/internal/wake"
+	"github.com/mqnotify/mqnotify/notify"
 	"github.com/mqnotify/mqnotify/tracing"
 )
 
@@ -82,6 +83,41 @@ func TestIdempotencyKeyAge(t *testing.T) {
 		}
 		require.NoError(t, p.forget(t.Context()))
 		assert.Equal(t, []string{"23.5"}, mysqltest.Values[string](t, db.Pool(), "SELECT name FROM mqnotify_idempotency"))
+	})
+}
+
+// What stays refused has a status that does not ask the client to try again.
+func TestRefusedPublishes(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config := s.Database(t)
+		db := openDB(t, config, "orders")
+		mysqltest.Exec(t, db.Pool(), "ALTER TABLE orders MODIFY payload VARBINARY(10) NOT NULL, ADD UNIQUE KEY (payload)")
+		account := s.User(t, config, "SELECT ON "+config.DBName+".*", "INSERT ON "+config.DBName+".orders")
+		limited, err := notify.OpenConfig(account)
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, limited.Close()) })
+		all, least := start(t, db, Options{Topics: []string{"orders"}}), start(t, limited, Options{Topics: []string{"orders"}})
+		insert(t, db, "orders", "there")
+		makeDeadLetter(t, db)
+		for _, test := range []struct {
+			site    *site
+			body    string
+			headers []string
+			status  int
+		}{
+			{least, "x", []string{"Idempotency-Key: k"}, http.StatusForbidden},
+			{all, "longer than ten", nil, http.StatusConflict},
+			{all, "there", nil, http.StatusConflict},
+			{all, "there", []string{"Idempotency-Key: k"}, http.StatusConflict},
+			{all, "new", []string{"Idempotency-Key: k"}, http.StatusCreated},
+		} {
+			status, answer, header := test.site.askAll(t, "POST", "/topics/orders/messages", test.body, test.headers...)
+			assert.Equal(t, test.status, status, "%s: %s", test.body, answer)
+			assert.Empty(t, header.Get("Retry-After"))
+		}
+		status, answer, header := least.askAll(t, "DELETE", "/topics/orders/dead-letters/1", "")
+		assert.Equal(t, http.StatusForbidden, status, answer)
+		assert.Empty(t, header.Get("Retry-After"))
 	})
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/mqnotify/mqnotify/consumer"
 	"github.com/mqnotify/mqnotify/internal/schema"
+	"github.com/mqnotify/mqnotify/internal/server"
 	"github.com/mqnotify/mqnotify/internal/waiting"
 	"github.com/mqnotify/mqnotify/notify"
 )
@@ -231,6 +232,10 @@ func (s *Server) deadLetters(w http.ResponseWriter, r *http.Request, t *topic) {
 
 func (s *Server) failed(w http.ResponseWriter, r *http.Request, t *topic, what string, err error) {
 	s.log.WarnContext(r.Context(), "could not "+what, "topic", t.name, "error", err)
+	if server.NoPrivilege(err) {
+		fail(w, http.StatusForbidden, "the server's account may not "+what)
+		return
+	}
 	failLater(w, "the database could not answer: try again")
 }
 

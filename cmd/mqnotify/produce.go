@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
@@ -175,6 +176,9 @@ func parseHeaders(pairs []string) (map[string]string, error) {
 		name, value, found := strings.Cut(pair, "=")
 		if !found || name == "" {
 			return nil, usagef("--header %q: write name=value", pair)
+		}
+		if !utf8.ValidString(pair) {
+			return nil, usagef("--header %q: it is not UTF-8: move it into the message", pair)
 		}
 		if header.Reserved(name) {
 			return nil, usagef("--header %q: names that begin with %s are reserved: choose another", pair, header.Prefix)

@@ -22,6 +22,7 @@ func TestProduceArguments(t *testing.T) {
 		config, db := database(t, s, "orders")
 		require.Empty(t, succeed(t, config, "produce", "orders", "one"))
 		require.Contains(t, fail(t, exitUsage, config, "produce", "orders", "x", "--header", "Mqnotify-Retry=other/1"), "are reserved")
+		require.Contains(t, fail(t, exitUsage, config, "produce", "orders", "x", "--header", "a=\xff"), "not UTF-8")
 		out := succeed(t, config, "produce", "orders", "two", "", "--print-ids", "--header", "kind=a=b", "--header", "n=")
 		require.Equal(t, mysqltest.Values[string](t, db, "SELECT id FROM orders WHERE id > 1 ORDER BY id"), words(out))
 		require.Equal(t, []string{"one", "two", ""}, mysqltest.Values[string](t, db, "SELECT payload FROM orders ORDER BY id"))

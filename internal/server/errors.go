@@ -55,7 +55,9 @@ const (
 	ErrQueryInterrupted       = 1317
 	ErrTriggerExists          = 1359
 	ErrNoDefault              = 1364
+	ErrWrongValue             = 1366 // a text that is not in the column's character set, for example
 	ErrRoutineDenied          = 1370 // to call, change or drop it
+	ErrDataTooLong            = 1406
 	ErrTableDefChanged        = 1412
 	ErrBinlogNeedsSuper       = 1419 // to make a trigger while the binary log is on
 	ErrNoSuchDefiner          = 1449
@@ -64,6 +66,7 @@ const (
 	ErrSystemDatabase         = 1465 // no trigger can be made there
 	ErrNotInsertable          = 1471 // a view that accepts no rows
 	ErrNeedsPrepare           = 1615
+	ErrSignal                 = 1644 // a trigger of the user refuses a row
 	ErrReadOnlyTransaction    = 1792
 	ErrReadOnlyMode           = 1836
 	ErrConnectionKilled       = 1927 // MariaDB
@@ -77,9 +80,11 @@ const (
 	ErrGroupBefore            = 3797 // it could not wait for earlier transactions of the group
 	ErrGroupAfter             = 3798 // it could not wait for earlier transactions on the others
 	ErrGroupStops             = 3799
+	ErrCheckViolated          = 3819 // MySQL
 	ErrConvertString          = 3854 // a text that the column's character set can't represent
 	ErrStatementTime          = 1969 // MariaDB's max_statement_time
 	ErrExecutionTime          = 3024 // MySQL's max_execution_time
+	ErrConstraintFailed       = 4025 // MariaDB
 	ErrIdleTimeout            = 4031 // MySQL sends it before it closes an idle connection
 )
 
@@ -127,6 +132,16 @@ func Busy(err error) bool {
 	return Is(err, ErrTooManyConnections, ErrTooManyUserConnections, ErrAccountLimit, ErrOfflineMode, ErrTooManyStatements, ErrNoThread,
 		ErrNotPrepared, ErrGroupState, ErrGroupBefore, ErrGroupAfter, ErrGroupStops, ErrHookFailed, ErrErrorDuringCommit,
 		ErrDiskFull, ErrTableFull, ErrLockTableFull, ErrOutOfMemory, ErrOutOfSortMemory, ErrOutOfResources)
+}
+
+// Permanent reports whether err is an error of the server that stays until a person changes something.
+func Permanent(err error) bool {
+	return Number(err) != 0 && !ConnectionLost(err) && !Retryable(err) && !ReadOnly(err) && !Busy(err)
+}
+
+// Refused reports whether err means that a table does not accept the values of a row.
+func Refused(err error) bool {
+	return Is(err, ErrDataTooLong, ErrWrongValue, ErrDuplicate, ErrSignal, ErrCheckViolated, ErrConstraintFailed, ErrNoReferencedRow)
 }
 
 // Retryable reports whether a transaction that failed with err may succeed when it is

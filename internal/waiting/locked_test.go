@@ -48,12 +48,12 @@ func TestLockedTable(t *testing.T) {
 			committed := time.Now()
 			head, err = free.Wait(ctx, head, time.Minute)
 			require.NoError(t, err)
-			if took := time.Since(committed); took > 500*time.Millisecond {
+			if took := time.Since(committed); took > 900*time.Millisecond { // the lock_wait_timeout is 1 s
 				slow++
 				t.Log(took)
 			}
 		}
-		// Once, by the lock_wait_timeout of 1 s, or a few times on a loaded machine.
+		// Once, or a few times on a loaded machine.
 		require.Less(t, slow, 6, "the locked table was not set aside after the first timeout")
 		now, err := locked.Wait(ctx, headOfLocked, 0)
 		require.NoError(t, err)
