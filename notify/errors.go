@@ -45,8 +45,8 @@ var (
 
 // TooLargeError means that a message or a task does not fit into a packet of the server. Nothing was stored.
 type TooLargeError struct {
-	What  string // "message", "task" or "row"
-	Index int    // its index among the messages or tasks of the call, from 0
+	What  string // "message", "task", "row" or "entry"
+	Index int    // its index among the messages, tasks or entries of the call, from 0
 	Size  int    // its size in a packet, in bytes; 0 if the server or the driver refused it and did not say which one
 	Limit int    // the server's max_allowed_packet, in bytes
 }

@@ -20,7 +20,7 @@ const insertInto = "INSERT INTO " + schema.TaskTable +
 //
 // Enqueue tries again a few times after a deadlock or a lock wait timeout, but not after a lost
 // connection: see notify.ErrUnknown. Other errors are ErrNotFound, notify.ErrNoState, notify.ErrOptions,
-// a *notify.TooLargeError, notify.ErrDenied, notify.ErrClosed, the cause of ctx, or the server's.
+// a *notify.TooLargeError, notify.ErrDenied, notify.ErrClosed, the error or the cause of ctx, or the server's.
 func (q *Queue) Enqueue(ctx context.Context, entries ...Entry) ([]uint64, error) {
 	if len(entries) == 0 {
 		return nil, nil
@@ -98,7 +98,11 @@ func (q *Queue) commit(ctx context.Context, rows []row) (ids []uint64, err error
 			return nil, fmt.Errorf("connect: %w", err)
 		}
 		defer conn.Close()
-		ids, err = q.insert(ctx, conn, rows)
+		step, err := increment(ctx, conn, rows)
+		if err != nil {
+			return nil, err
+		}
+		ids, err = q.store(ctx, conn, rows, step)
 		return ids, dberror.Unknown(err)
 	}
 	tx, err := q.db.Pool().BeginTxx(ctx, nil)
@@ -119,10 +123,30 @@ func (q *Queue) commit(ctx context.Context, rows []row) (ids []uint64, err error
 }
 
 // insert stores the rows in a transaction and returns their ids.
+func (q *Queue) insert(ctx context.Context, tx notify.Tx, rows []row) ([]uint64, error) {
+	step, err := increment(ctx, tx, rows)
+	if err != nil {
+		return nil, err
+	}
+	return q.store(ctx, tx, rows, step)
+}
+
+// increment returns the distance of the ids of a statement that inserts the rows.
+func increment(ctx context.Context, tx notify.Tx, rows []row) (step uint64, err error) {
+	if len(rows) == 1 {
+		return 1, nil
+	}
+	if err := tx.QueryRowContext(ctx, "SELECT @@auto_increment_increment").Scan(&step); err != nil {
+		return 0, fmt.Errorf("read auto_increment_increment: %w", err)
+	}
+	return step, nil
+}
+
+// store is insert with the distance of ids.
 //
 // LAST_INSERT_ID is the first id of a statement. The others follow at the session's
 // auto_increment_increment, because the statement is a "simple insert" in the manual's words.
-func (q *Queue) insert(ctx context.Context, tx notify.Tx, rows []row) ([]uint64, error) {
+func (q *Queue) store(ctx context.Context, tx notify.Tx, rows []row, step uint64) ([]uint64, error) {
 	if q.settings.Load().ordered {
 		if _, err := readSettings(ctx, tx, q.name, " FOR UPDATE"); err != nil {
 			return nil, err
@@ -136,12 +160,6 @@ func (q *Queue) insert(ctx context.Context, tx notify.Tx, rows []row) ([]uint64,
 	sorted := make([]row, len(rows))
 	for i, at := range order {
 		sorted[i] = rows[at]
-	}
-	step := uint64(1)
-	if len(rows) > 1 {
-		if err := tx.QueryRowContext(ctx, "SELECT @@auto_increment_increment").Scan(&step); err != nil {
-			return nil, fmt.Errorf("read auto_increment_increment: %w", err)
-		}
 	}
 	for _, batch := range batches(sorted, q.packet()) {
 		first, err := enter(ctx, tx, q.name, batch, q.packet())

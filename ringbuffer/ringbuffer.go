@@ -22,6 +22,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/jmoiron/sqlx"
+
 	"github.com/mqnotify/mqnotify/internal/core"
 	"github.com/mqnotify/mqnotify/internal/dberror"
 	names "github.com/mqnotify/mqnotify/internal/name"
@@ -144,7 +146,7 @@ func (b *Buffer) error(what string, err error) error {
 // Append appends entries, all or none, in their order, wakes readers, and returns the number of the last one. The first entry of a
 // buffer has the number 1. Append tries again after a deadlock. The errors are notify.ErrUnknown if the connection was lost and the
 // commit may have happened, ErrNotFound, notify.ErrOptions for more entries at once than the buffer's size, a
-// *notify.TooLargeError, notify.ErrDenied, notify.ErrReadOnly, notify.ErrClosed, the cause of ctx, and the server's.
+// *notify.TooLargeError, notify.ErrDenied, notify.ErrReadOnly, notify.ErrClosed, the error or the cause of ctx, and the server's.
 func (b *Buffer) Append(ctx context.Context, payloads ...[]byte) (last uint64, err error) {
 	b.mu.Lock()
 	closed := b.closed
@@ -166,9 +168,6 @@ func (b *Buffer) Append(ctx context.Context, payloads ...[]byte) (last uint64, e
 	return last, nil
 }
 
-// statementBytes limits the payloads of a statement. Escaped, they are up to twice as long, and most servers take 16 MiB.
-const statementBytes = 4 << 20
-
 func (b *Buffer) append(ctx context.Context, payloads [][]byte) (last uint64, err error) {
 	tx, err := b.db.Pool().BeginTxx(ctx, nil)
 	if err != nil {
@@ -177,33 +176,41 @@ func (b *Buffer) append(ctx context.Context, payloads [][]byte) (last uint64, er
 	defer func() { _ = tx.Rollback() }() // does nothing after a commit
 	// The buffer's row stays locked until the commit, so writers append one after another.
 	var size, head uint64
-	if err := tx.QueryRowContext(ctx, "SELECT size, head FROM "+schema.RingTable+" WHERE name = ? FOR UPDATE", b.name).
-		Scan(&size, &head); err != nil {
+	var packet int
+	if err := tx.QueryRowContext(ctx, "SELECT size, head, @@max_allowed_packet FROM "+schema.RingTable+" WHERE name = ? FOR UPDATE", b.name).
+		Scan(&size, &head, &packet); err != nil {
 		return 0, err
 	}
 	if uint64(len(payloads)) > size {
 		return 0, optionsf("%d entries at once: append %d at most, or the last would overwrite the first of them", len(payloads), size)
 	}
-	for len(payloads) > 0 {
-		n, bytes := 0, 0
+	const around = 256                  // more bytes than surround the values of a row or of a statement
+	most := min(packet, 8<<20) - around // bytes of a statement: the driver, too, has a limit
+	for done := 0; done < len(payloads); {
+		bytes := 0 // of the statement, with every byte escaped
 		var values []string
 		var args []any
-		for n < min(len(payloads), 500) && (n == 0 || bytes+len(payloads[n]) <= statementBytes) {
-			payload := payloads[n]
+		for ; done < len(payloads) && len(values) < 500; done++ {
+			payload := payloads[done]
 			if payload == nil {
 				payload = []byte{}
+			}
+			row := 2*(len(payload)+len(b.name)) + around
+			if len(payload)+len(b.name)+around > packet {
+				return 0, &notify.TooLargeError{What: "entry", Index: done, Size: len(payload) + len(b.name) + around, Limit: packet}
+			}
+			if bytes > 0 && bytes+row > most {
+				break
 			}
 			head++
 			values = append(values, "(?, ?, ?, ?)")
 			args = append(args, b.name, head%size, head, payload)
-			bytes += len(payload)
-			n++
+			bytes += row
 		}
-		_, err := tx.ExecContext(ctx, "REPLACE INTO "+schema.RingSlotTable+" (ring, slot, entry, payload) VALUES "+strings.Join(values, ", "), args...)
-		if err != nil {
+		query := "REPLACE INTO " + schema.RingSlotTable + " (ring, slot, entry, payload) VALUES " + strings.Join(values, ", ")
+		if err := write(ctx, tx, query, args, bytes > most); err != nil {
 			return 0, fmt.Errorf("write: %w", err)
 		}
-		payloads = payloads[n:]
 	}
 	if _, err := tx.ExecContext(ctx, "UPDATE "+schema.RingTable+" SET head = ? WHERE name = ?", head, b.name); err != nil {
 		return 0, fmt.Errorf("write: %w", err)
@@ -212,6 +219,21 @@ func (b *Buffer) append(ctx context.Context, payloads [][]byte) (last uint64, er
 		return 0, context.Cause(ctx)
 	}
 	return head, dberror.Unknown(tx.Commit())
+}
+
+// write runs a statement. Prepared, its arguments are sent as they are; otherwise they are escaped, and the statement is one round trip.
+func write(ctx context.Context, tx *sqlx.Tx, query string, args []any, prepared bool) error {
+	if !prepared {
+		_, err := tx.ExecContext(ctx, query, args...)
+		return err
+	}
+	stmt, err := tx.PrepareContext(ctx, query)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = stmt.Close() }()
+	_, err = stmt.ExecContext(ctx, args...)
+	return err
 }
 
 // Entry is an entry of a buffer.
@@ -238,7 +260,7 @@ const readBound = 10 * time.Second
 // removes nothing. A reader passes the number of the last entry that it has, or the result of Head to get only later ones. 0 means
 // from the oldest entry; entries that were overwritten before the call then do not count as missed.
 //
-// The errors are ErrNotFound, ErrShorter, notify.ErrOptions, notify.ErrClosed, the cause of ctx, and the server's. After an error of
+// The errors are ErrNotFound, ErrShorter, notify.ErrOptions, notify.ErrClosed, the error or the cause of ctx, and the server's. After an error of
 // the server, Read may be called again.
 func (b *Buffer) Read(ctx context.Context, after uint64, limit int) ([]Entry, error) {
 	if limit < 1 {

@@ -140,6 +140,31 @@ func TestAppendLargeEntries(t *testing.T) {
 	})
 }
 
+// Where a packet is small, entries are stored that fit into one, and larger ones are refused with their size.
+func TestAppendWithSmallPackets(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, shared *mysqltest.Server) {
+		db, _ := database(t, shared.Start(t, "--max-allowed-packet=1M"), 100)
+		b := open(t, db)
+		entries := make([][]byte, 20)
+		for i := range entries {
+			entries[i] = bytes.Repeat([]byte("'"), 100<<10)
+		}
+		large := bytes.Repeat([]byte("'"), 700<<10) // escaped it does not fit
+		last, err := b.Append(t.Context(), append(entries, large)...)
+		require.NoError(t, err)
+		require.EqualValues(t, len(entries)+1, last)
+		require.Equal(t, large, mysqltest.Value[[]byte](t, db.Pool(), "SELECT payload FROM mqnotify_ring_slot WHERE entry = ?", last))
+		_, err = b.Append(t.Context(), []byte("x"), make([]byte, 1<<20))
+		var size *notify.TooLargeError
+		require.ErrorAs(t, err, &size)
+		require.Equal(t, 1, size.Index)
+		require.Equal(t, 1<<20, size.Limit)
+		head, _, err := b.Head(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, last, head)
+	})
+}
+
 // Waiting readers are woken, and each gets the entries of the writers in the
 // order of the numbers, except those that it learns it has missed.
 func TestRingAtOnce(t *testing.T) {
