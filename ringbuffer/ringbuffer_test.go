@@ -145,9 +145,9 @@ func TestAppendWithSmallPackets(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, shared *mysqltest.Server) {
 		db, _ := database(t, shared.Start(t, "--max-allowed-packet=1M"), 100)
 		b := open(t, db)
-		entries := make([][]byte, 20)
-		for i := range entries {
-			entries[i] = bytes.Repeat([]byte("'"), 100<<10)
+		var entries [][]byte
+		for range 20 {
+			entries = append(entries, bytes.Repeat([]byte("'"), 100<<10))
 		}
 		large := bytes.Repeat([]byte("'"), 700<<10) // escaped it does not fit
 		last, err := b.Append(t.Context(), append(entries, large)...)
