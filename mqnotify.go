@@ -154,9 +154,9 @@ func Await[T any](ctx context.Context, db *DB, table, query string, args ...any)
 }
 
 // Lock calls f while it holds the lock of the name, which one process of all that use the database can hold at a time. It waits
-// until the lock is free or ctx ends; then the error has ctx's cause, and is [notify.ErrNotAcquired] if another one had it. The
-// lock is lost with its connection: then f's context ends, and the error is [notify.ErrLockLost]. `mqnotify lock NAME` takes the
-// same lock.
+// until the lock is free. If ctx ends first, the error has ctx's cause, and is [notify.ErrNotAcquired] if another holder had the
+// lock. The lock is lost with its connection: then f's context ends, and the error is [notify.ErrLockLost]. `mqnotify lock NAME`
+// takes the same lock.
 func (db *DB) Lock(ctx context.Context, name string, f func(ctx context.Context) error) error {
 	mutex, err := guard.NewMutex(db.core, name, guard.MutexOptions{})
 	if err != nil {

@@ -209,6 +209,18 @@ func TestDeadLetters(t *testing.T) {
 		}](ctx, db, "rows_", "none")
 		require.ErrorContains(t, err, "remove the tag")
 
+		// A JSON payload and a JSON column need no db tags, and so may have such structs.
+		require.NoError(t, stopAtEnd[struct {
+			inner `db:"inner"`
+		}](ctx, db, "orders", "payload"))
+		mysqltest.ExecAll(t, db.Core().Pool(), "CREATE TABLE nested (id INT AUTO_INCREMENT PRIMARY KEY, j JSON)", `INSERT INTO nested (j) VALUES ('{}')`)
+		require.NoError(t, stopAtEnd[struct {
+			J struct {
+				inner `db:"inner"`
+			} `db:"j"`
+		}](ctx, db, "nested", "column"))
+		require.Zero(t, mysqltest.Value[int](t, db.Core().Pool(), "SELECT COUNT(*) FROM mqnotify_dead_letter WHERE group_name = 'column'"))
+
 		// Tasks.
 		require.NoError(t, mqnotify.Enqueue(ctx, db, "mail", "no JSON", `{"Customer": "Ada"}`))
 		work, stop := context.WithCancel(ctx)

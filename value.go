@@ -57,7 +57,7 @@ func decode[T any](payload []byte) (value T, err error) {
 // decoder decodes messages and rows.
 type decoder[T any] struct {
 	fields map[string][]int // the fields of T by column; nil unless T is a struct with db tags or a pointer to one
-	wrong  error            // T can't be set
+	wrong  error            // why T can't hold a row
 }
 
 var tags = reflectx.NewMapper("db")
@@ -76,12 +76,17 @@ func newDecoder[T any]() *decoder[T] {
 		if !tagged {
 			continue
 		}
-		for outer := field.Parent; outer.Embedded; outer = outer.Parent {
+		outer := field.Parent
+		var wrong error
+		for ; outer.Embedded; outer = outer.Parent {
 			if _, named := outer.Field.Tag.Lookup("db"); named {
-				d.wrong = fmt.Errorf("mqnotify: %w: the embedded %v of %v has a db tag: remove the tag, or give the field a name", notify.ErrOptions, outer.Field.Type, t)
+				wrong = fmt.Errorf("mqnotify: %w: the embedded %v of %v has a db tag: remove the tag, or give the field a name", notify.ErrOptions, outer.Field.Type, t)
 			} else if outer.Field.Type.Kind() == reflect.Pointer && !outer.Field.IsExported() {
-				d.wrong = fmt.Errorf("mqnotify: %w: Go can't set the embedded pointer %v of %v: embed the struct itself", notify.ErrOptions, outer.Field.Type, t)
+				wrong = fmt.Errorf("mqnotify: %w: Go can't set the embedded pointer %v of %v: embed the struct itself", notify.ErrOptions, outer.Field.Type, t)
 			}
+		}
+		if wrong != nil && outer.Parent == nil { // otherwise it is a field of a field
+			d.wrong = wrong
 		}
 		// A name with a dot is a field of a field. Its column may hold the JSON of the outer field.
 		if !strings.Contains(name, ".") {
@@ -97,12 +102,15 @@ func newDecoder[T any]() *decoder[T] {
 // check returns an error if a db tag of T names a column that the table, or the list of columns if it is not empty, lacks.
 // Otherwise every row would become a dead letter.
 func (d *decoder[T]) check(ctx context.Context, db *notify.DB, topic string, columns []string) error {
-	if d.wrong != nil || d.fields == nil {
-		return d.wrong
+	if d.wrong == nil && d.fields == nil {
+		return nil
 	}
 	t, err := table.Describe(ctx, db.Pool(), db.Name(), topic)
 	if err != nil || t.IsMessageTable() && len(columns) == 0 {
 		return err
+	}
+	if d.wrong != nil {
+		return d.wrong
 	}
 	if len(columns) == 0 {
 		for _, c := range t.Columns {

@@ -182,7 +182,7 @@ func (i *Import) open(ctx context.Context) (messageSource, error) {
 func unmendable(err error) bool {
 	return errors.Is(err, notify.ErrNoState) || errors.Is(err, notify.ErrNoTable) ||
 		errors.Is(err, notify.ErrNotTopic) || errors.Is(err, notify.ErrDenied) ||
-		server.Permanent(err) && !server.Is(err, server.ErrDuplicate) || // another import may have stored the same ids at the same time
+		server.Permanent(err) && !errors.Is(err, errStored) ||
 		errors.As(err, new(*PermanentError)) || errors.As(err, new(*notify.TooLargeError))
 }
 
@@ -265,6 +265,9 @@ func (i *Import) store(ctx context.Context, got []received) (stored int, err err
 		if len(ids) > 0 {
 			rows := strings.TrimSuffix(strings.Repeat("(?,?,?),", len(ids)/3), ",")
 			if _, err := tx.ExecContext(ctx, "INSERT INTO "+schema.ImportTable+" (topic, source, message_id) VALUES "+rows, ids...); err != nil {
+				if server.Is(err, server.ErrDuplicate) {
+					err = fmt.Errorf("%w: %w", errStored, err)
+				}
 				return i.stateError("store the ids", err)
 			}
 		}
@@ -277,6 +280,9 @@ func (i *Import) store(ctx context.Context, got []received) (stored int, err err
 	})
 	return stored, err
 }
+
+// errStored means that another import has stored one of the ids at the same time.
+var errStored = errors.New("another import has stored it")
 
 // imported is the prefix for imported headers with a reserved name, because a broker's clients must not decide which groups get a
 // message.

@@ -26,8 +26,12 @@ func TestImportEndsWhenRefused(t *testing.T) {
 		account := connect(t, s.User(t, config, "SELECT, INSERT"+in+"orders", "SELECT, DELETE"+in+"mqnotify_import", "SELECT"+in+"mqnotify_schema"))
 		require.ErrorIs(t, runImport(t, account, from, ImportOptions{}).wait(t), notify.ErrDenied)
 
-		mysqltest.Exec(t, db.Pool(), "ALTER TABLE orders MODIFY payload VARBINARY(10) NOT NULL")
+		mysqltest.ExecAll(t, db.Pool(), "ALTER TABLE orders ADD UNIQUE KEY payload (payload(100))", "INSERT INTO orders (payload) VALUES ('longer than ten bytes')")
 		err := runImport(t, db, from, ImportOptions{}).wait(t)
+		require.True(t, server.Is(err, server.ErrDuplicate), "%v", err)
+
+		mysqltest.ExecAll(t, db.Pool(), "DELETE FROM orders", "ALTER TABLE orders DROP KEY payload, MODIFY payload VARBINARY(10) NOT NULL")
+		err = runImport(t, db, from, ImportOptions{}).wait(t)
 		require.True(t, server.Is(err, server.ErrDataTooLong), "%v", err)
 		require.Empty(t, mysqltest.Values[string](t, db.Pool(), "SELECT message_id FROM mqnotify_import"))
 	})

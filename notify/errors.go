@@ -43,7 +43,7 @@ var (
 	ErrDead = errors.New("not to be tried again")
 )
 
-// TooLargeError means that a message or a task does not fit into a packet of the server. Nothing was stored.
+// TooLargeError means that a message, a task, a row or an entry does not fit into a packet of the server. Nothing was stored.
 type TooLargeError struct {
 	What  string // "message", "task", "row" or "entry"
 	Index int    // its index among the messages, tasks or entries of the call, from 0

@@ -131,7 +131,7 @@ func (q *Queue) insert(ctx context.Context, tx notify.Tx, rows []row) ([]uint64,
 	return q.store(ctx, tx, rows, step)
 }
 
-// increment returns the distance of the ids of a statement that inserts the rows.
+// increment returns the session's auto_increment_increment, or 1 for one row.
 func increment(ctx context.Context, tx notify.Tx, rows []row) (step uint64, err error) {
 	if len(rows) == 1 {
 		return 1, nil
@@ -142,7 +142,7 @@ func increment(ctx context.Context, tx notify.Tx, rows []row) (step uint64, err 
 	return step, nil
 }
 
-// store is insert with the distance of ids.
+// store inserts the rows; step is the difference between consecutive ids.
 //
 // LAST_INSERT_ID is the first id of a statement. The others follow at the session's
 // auto_increment_increment, because the statement is a "simple insert" in the manual's words.

@@ -81,7 +81,7 @@ func TestReservedUnknown(t *testing.T) {
 		eventually(t, statementRuns(t, db, "SET @x = GET_LOCK%"), "no claim")
 		table := newStore(t, db, true)
 		ask(table, "SET lock_wait_timeout = 60")
-		// This queues behind the claim, and before who asks.
+		// This queues behind the claim, and before the worker's question.
 		locked := mysqltest.Result(func() error { return try(table, "LOCK TABLES mqnotify_task WRITE") })
 		eventually(t, func() bool {
 			return mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM information_schema.processlist WHERE db = DATABASE() AND info LIKE 'LOCK TABLES%' AND state LIKE 'Waiting for table%'") > 0

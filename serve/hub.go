@@ -77,6 +77,7 @@ func newHub(db *notify.DB, topic string, options Options, metrics *topicMetrics)
 func (h *hub) run(ctx context.Context) {
 	waits := notify.Exponential(time.Second, 30*time.Second)
 	for {
+		begun := time.Now()
 		err := h.read(ctx)
 		if ctx.Err() != nil {
 			return
@@ -86,11 +87,10 @@ func (h *hub) run(ctx context.Context) {
 		}
 		h.mu.Lock()
 		h.err = err
-		if !h.fresh { // it has read
+		h.mu.Unlock()
+		if time.Since(begun) > time.Minute {
 			waits.Reset()
 		}
-		h.fresh = true
-		h.mu.Unlock()
 		wait := waits.NextBackOff()
 		h.log.ErrorContext(ctx, "the topic can't be read: trying again", "error", err, "wait", wait)
 		if server.Pause(ctx, wait) != nil {

@@ -158,9 +158,6 @@ func digestOf(m producer.Message) [sha256.Size]byte {
 // errKeyUsed means that another message was published under the key.
 var errKeyUsed = errors.New("another message was published with this Idempotency-Key")
 
-// errKeyKnown means that a message was published under the key.
-var errKeyKnown = errors.New("the Idempotency-Key is known")
-
 // store publishes the message, once for each key.
 func (s *Server) store(ctx context.Context, t *topic, m producer.Message, key string, digest [sha256.Size]byte) (id uint64, replayed bool, err error) {
 	if key == "" {
@@ -171,6 +168,7 @@ func (s *Server) store(ctx context.Context, t *topic, m producer.Message, key st
 		return ids[0], false, nil
 	}
 	for try := 0; ; try++ {
+		var byKey bool // the key's row is the duplicate, not the message's
 		err = t.producer.Transact(ctx, func(ctx context.Context, tx *sqlx.Tx) error {
 			ids, err := t.producer.PublishTx(ctx, tx, m)
 			if err != nil {
@@ -179,22 +177,22 @@ func (s *Server) store(ctx context.Context, t *topic, m producer.Message, key st
 			id = ids[0]
 			_, err = tx.ExecContext(ctx, "INSERT INTO "+schema.IdempotencyTable+" (topic, name, message_id, digest) VALUES (?, ?, ?, ?)",
 				t.name, key, id, digest[:])
-			if server.Is(err, server.ErrDuplicate) {
-				return errKeyKnown
-			}
+			byKey = server.Is(err, server.ErrDuplicate)
 			return err
 		})
 		switch {
 		case errors.Is(err, notify.ErrUnknown) && try == 0 && ctx.Err() == nil:
 			continue // if the first try was stored, the key is a duplicate now
-		case !errors.Is(err, errKeyKnown):
+		case !server.Is(err, server.ErrDuplicate):
 			return id, false, err
 		}
-		id, err = s.published(ctx, t, key, digest)
-		if errors.Is(err, sql.ErrNoRows) && try < 2 {
-			continue // forget has just deleted the key
-		}
-		return id, true, err
+		earlier, unread := s.published(ctx, t, key, digest)
+		switch {
+		case !errors.Is(unread, sql.ErrNoRows):
+			return earlier, true, unread
+		case !byKey || try == 2: // the topic has a unique key of its own
+			return 0, false, err
+		} // forget has just deleted the key
 	}
 }
 

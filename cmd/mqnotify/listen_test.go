@@ -53,8 +53,7 @@ func TestListenPrints(t *testing.T) {
 	})
 }
 
-// listen prints a notification of any program when its transaction has committed: at once with the wake trigger of init, and
-// soon without it.
+// listen prints a notification of any program when its transaction has committed, with the wake trigger of init and without it.
 func TestListenPrintsCommittedOnly(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		for _, init := range [][]string{{"init"}, {"init", "--no-trigger"}} {

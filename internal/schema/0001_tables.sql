@@ -1,6 +1,6 @@
 -- The state of mqnotify; a database has one set of these tables. A topic is a table's
--- name, compared byte by byte, because names of tables may differ only in case. The row format is the
--- default of most servers; the keys are too long for the older one that is the default of some.
+-- name, compared byte by byte, because names of tables may differ only in case. ROW_FORMAT=DYNAMIC,
+-- because COMPACT, the default of some servers, limits keys to 767 bytes.
 
 -- The one-row flag: a counter that grows with every change of the topic. A missing
 -- row counts as 0.

@@ -66,6 +66,7 @@ const (
 	ErrSystemDatabase         = 1465 // no trigger can be made there
 	ErrNotInsertable          = 1471 // a view that accepts no rows
 	ErrNeedsPrepare           = 1615
+	ErrTooManyTransactions    = 1637
 	ErrSignal                 = 1644 // a trigger of the user refuses a row
 	ErrReadOnlyTransaction    = 1792
 	ErrReadOnlyMode           = 1836
@@ -86,6 +87,7 @@ const (
 	ErrExecutionTime          = 3024 // MySQL's max_execution_time
 	ErrConstraintFailed       = 4025 // MariaDB
 	ErrIdleTimeout            = 4031 // MySQL sends it before it closes an idle connection
+	ErrNoBackend              = 9001 // ProxySQL reaches no server
 )
 
 // Number returns the server's error number in err, or 0 if err is not from a server.
@@ -134,9 +136,13 @@ func Busy(err error) bool {
 		ErrDiskFull, ErrTableFull, ErrLockTableFull, ErrOutOfMemory, ErrOutOfSortMemory, ErrOutOfResources)
 }
 
-// Permanent reports whether err is an error of the server that stays until a person changes something.
+// Permanent reports whether err is an error of the server that stays until a person changes something. Callers exclude a duplicate
+// key and a missing table where these may pass.
 func Permanent(err error) bool {
-	return Number(err) != 0 && !ConnectionLost(err) && !Retryable(err) && !ReadOnly(err) && !Busy(err)
+	number := Number(err)
+	passing := number >= 2000 && number < 3000 || // a client's errors, which a proxy passes on
+		Is(err, ErrStatementTime, ErrExecutionTime, ErrTooManyTransactions, ErrNoBackend)
+	return number != 0 && !passing && !ConnectionLost(err) && !Retryable(err) && !ReadOnly(err) && !Busy(err)
 }
 
 // Refused reports whether err means that a table does not accept the values of a row.

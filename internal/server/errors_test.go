@@ -86,6 +86,18 @@ func TestNumber(t *testing.T) {
 	assert.False(t, Is(io.EOF, 0), "no server said it")
 }
 
+func TestPermanent(t *testing.T) {
+	for number, want := range map[uint16]bool{
+		ErrDataTooLong: true, ErrTableAccessDenied: true, ErrDuplicate: true, ErrBadField: true,
+		ErrDeadlock: false, ErrOptionPreventsWrite: false, ErrTooManyConnections: false, ErrServerShutdown: false,
+		ErrStatementTime: false, ErrExecutionTime: false, ErrTooManyTransactions: false, 2013: false, ErrNoBackend: false,
+	} {
+		require.Equal(t, want, Permanent(fmt.Errorf("wrapped: %w", &mysql.MySQLError{Number: number})), number)
+	}
+	require.False(t, Permanent(nil))
+	require.False(t, Permanent(mysql.ErrInvalidConn))
+}
+
 // These are the answers of real servers.
 func TestErrorsOfServers(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
