@@ -14,7 +14,7 @@ import (
 	"github.com/mqnotify/mqnotify/producer"
 )
 
-// An import ends with the server's error if no retry can succeed, instead of trying again for ever.
+// An import does not try again if no retry can succeed: it ends with the server's error.
 func TestImportEndsWhenRefused(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
