@@ -117,7 +117,9 @@ func testLivePage(t *testing.T, s *mysqltest.Server, binary string) {
 	require.NoError(t, err)
 	address := net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
 	p, url := serve(t, config, binary, "-listen", address)
-	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(browser), chromedp.NoSandbox, chromedp.DisableGPU, chromedp.WSURLReadTimeout(patience))
+	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(browser), chromedp.NoSandbox, chromedp.DisableGPU,
+		chromedp.Flag("disable-dev-shm-usage", true), // a tab crashes if the servers' data leave no room there
+		chromedp.WSURLReadTimeout(patience))
 	allocator, endBrowser := chromedp.NewExecAllocator(context.Background(), options...)
 	defer endBrowser()
 	tab, endTab := chromedp.NewContext(allocator, chromedp.WithErrorf(func(string, ...any) {}))

@@ -45,7 +45,7 @@ func TestLockHeld(t *testing.T) {
 				}
 				first := background(t, config, lock("--", "sh", "-c", "echo has it; exec sleep 1000")...)
 				first.out.contains(t, "has it\n")
-				for _, timeout := range []string{"0s", mysqltest.Size("3s", "5s", "5s")} { // a busy machine needs time to connect first
+				for _, timeout := range []string{"0s", mysqltest.Size("5s", "15s", "15s")} { // a busy machine needs time to connect first
 					args := lock("--timeout", timeout, "--", "echo", "ran")
 					other := background(t, config, append([]string{"lock", "-E", "7"}, args[1:]...)...)
 					r := mqnotify(t, config, "", args...)

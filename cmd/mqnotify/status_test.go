@@ -74,8 +74,8 @@ func TestStatus(t *testing.T) {
 		assert.Regexp(t, `^gate:       session \d+ leads the gate, followed by 1$`, lines[2])
 		assert.Empty(t, lines[3])
 		assert.Equal(t, []string{"GROUP", "MEMBER", "OFFSET", "DONE ABOVE", "GAPS", "LAG", "STORED", "DEAD LETTERS"}, fields(lines[4]))
-		assert.Regexp(t, `^active\|[^|]+:\d+, session \d+\|3\|0\|0\|0\|\d+m?s ago\|0$`, strings.Join(fields(lines[5]), "|"))
-		assert.Regexp(t, `^bad\|none; the last was [^|]+:\d+\|3\|0\|0\|0\|\d+m?s ago\|3$`, strings.Join(fields(lines[6]), "|"))
+		assert.Regexp(t, `^active\|[^|]+:\d+, session \d+\|3\|0\|0\|0\|\d+(m\d+)?m?s ago\|0$`, strings.Join(fields(lines[5]), "|"))
+		assert.Regexp(t, `^bad\|none; the last was [^|]+:\d+\|3\|0\|0\|0\|\d+(m\d+)?m?s ago\|3$`, strings.Join(fields(lines[6]), "|"))
 		assert.Regexp(t, `^some\|none; the last was [^|]+:\d+\|1\|0\|0\|2\|2d ago\|0$`, strings.Join(fields(lines[7]), "|"))
 		assert.Equal(t, []string{""}, lines[8:])
 

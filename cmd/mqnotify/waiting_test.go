@@ -11,7 +11,7 @@ import (
 )
 
 // soon is shorter than the time after which a consumer reads without a hint.
-const soon = 15 * time.Second
+const soon = 40 * time.Second
 
 // Every mode prints new messages, and auto says once how it waits.
 func TestModes(t *testing.T) {

@@ -80,7 +80,7 @@ func TestReplica(t *testing.T) {
 		says(t, found.only(t, "cluster"), Warning, "a replica of another server: groups and locks are refused here", "connect to the server that takes the writes")
 		says(t, found.only(t, "delay"), OK, "behind the others, and a gap in the ids stays open for 1m0s", "")
 		says(t, found.only(t, "writers"), OK, "a row that arrives later is LOST", "")
-		assert.Contains(t, slices.Collect(ForStatus(t.Context(), copied, Options{})), found.only(t, "cluster"))
+		assert.Contains(t, slices.Collect(ForStatus(t.Context(), copied, Options{Timeout: time.Minute})), found.only(t, "cluster"))
 
 		plain := open(t, replica.User(t, there, "ALL ON "+config.DBName+".*"))
 		found = examine(t, plain)

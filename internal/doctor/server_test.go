@@ -168,7 +168,7 @@ func TestConnectionLost(t *testing.T) {
 		config, _ := initialised(t, s)
 		proxy := s.Proxy(t)
 		var found findings
-		for r := range Examine(t.Context(), open(t, proxy.Config(config)), Options{}) {
+		for r := range Examine(t.Context(), open(t, proxy.Config(config)), Options{Timeout: time.Minute}) {
 			if found = append(found, r); r.Check == "cluster" {
 				proxy.Down()
 			}
@@ -183,13 +183,13 @@ func TestConnectionLost(t *testing.T) {
 func TestAbandoned(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := open(t, s.Database(t))
-		for r := range Examine(t.Context(), db, Options{}) {
+		for r := range Examine(t.Context(), db, Options{Timeout: time.Minute}) {
 			assert.Equal(t, "connection", r.Check)
 			break
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		var found findings
-		for r := range Examine(ctx, db, Options{}) {
+		for r := range Examine(ctx, db, Options{Timeout: time.Minute}) {
 			if found = append(found, r); r.Check == "clock" {
 				cancel()
 			}

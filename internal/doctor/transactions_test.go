@@ -117,7 +117,9 @@ func TestTransactionsDuringABinaryStatement(t *testing.T) {
 		const refused = "SELECT SUM_ERROR_RAISED FROM performance_schema.events_errors_summary_global_by_error WHERE ERROR_NUMBER = 3854"
 		before := count(refused)
 		found := make(chan findings, 1)
-		go func() { found <- slices.Collect(Examine(t.Context(), db, Options{Topics: []string{"orders"}})) }()
+		go func() {
+			found <- slices.Collect(Examine(t.Context(), db, Options{Topics: []string{"orders"}, Timeout: time.Minute}))
+		}()
 		require.Eventually(t, func() bool { return count(refused) > before }, time.Minute, 10*time.Millisecond)
 		mysqltest.ExecAll(t, holder, "DO RELEASE_LOCK('bytes')")
 		require.NoError(t, <-ended)
@@ -132,7 +134,7 @@ func TestForStatus(t *testing.T) {
 		s := shared.Start(t)
 		_, db := initialised(t, s)
 		old := func() findings {
-			return findings(slices.Collect(ForStatus(t.Context(), db, Options{Topics: []string{"orders"}, Old: oldAfter})))
+			return findings(slices.Collect(ForStatus(t.Context(), db, Options{Topics: []string{"orders"}, Old: oldAfter, Timeout: time.Minute})))
 		}
 		require.Empty(t, old())
 		writer := session(t, db)
