@@ -184,8 +184,9 @@ func (b *Buffer) append(ctx context.Context, payloads [][]byte) (last uint64, er
 	if uint64(len(payloads)) > size {
 		return 0, optionsf("%d entries at once: append %d at most, or the last would overwrite the first of them", len(payloads), size)
 	}
-	const around = 256                  // more bytes than surround the values of a row or of a statement
-	most := min(packet, 8<<20) - around // bytes of a statement: the driver, too, has a limit
+	const around = 256 // more bytes than surround the values of a row or of a statement
+	// The limit of a statement, in bytes. It stays far below the driver's own limit, which a DSN may lower.
+	most := min(packet, 8<<20) - around
 	for done := 0; done < len(payloads); {
 		bytes := 0 // of the statement, with every byte escaped
 		var values []string
@@ -260,8 +261,8 @@ const readBound = 10 * time.Second
 // removes nothing. A reader passes the number of the last entry that it has, or the result of Head to get only later ones. 0 means
 // from the oldest entry; entries that were overwritten before the call then do not count as missed.
 //
-// The errors are ErrNotFound, ErrShorter, notify.ErrOptions, notify.ErrClosed, the error or the cause of ctx, and the server's. After an error of
-// the server, Read may be called again.
+// The errors are ErrNotFound, ErrShorter, notify.ErrOptions, notify.ErrClosed, the error or the cause of ctx, and the server's. After
+// an error of the server, Read may be called again.
 func (b *Buffer) Read(ctx context.Context, after uint64, limit int) ([]Entry, error) {
 	if limit < 1 {
 		return nil, optionsf("a limit of %d entries: 1 or more", limit)

@@ -190,9 +190,10 @@ func (s *Server) store(ctx context.Context, t *topic, m producer.Message, key st
 		switch {
 		case !errors.Is(unread, sql.ErrNoRows):
 			return earlier, true, unread
-		case !byKey || try == 2: // the topic has a unique key of its own
+		case !byKey, try == 2: // a unique key of the topic's own refuses it
 			return 0, false, err
-		} // forget has just deleted the key
+		}
+		// Try again, because forget has just deleted the key.
 	}
 }
 
