@@ -73,7 +73,7 @@ func idle(t *testing.T, s *mysqltest.Server, trigger bool, leader, each float64)
 	if testing.Short() {
 		eventually(t, func() bool { before := sent(); mysqltest.Window(t, time.Second); return sum(sent())-sum(before) < 4 }, "what the first row began does not end")
 	} else {
-		mysqltest.Window(t, 20*time.Second)
+		mysqltest.Window(t, 30*time.Second)
 	}
 	before, begun := sent(), time.Now()
 	mysqltest.Window(t, window)

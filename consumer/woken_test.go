@@ -34,15 +34,20 @@ func TestPlainInsertWakes(t *testing.T) {
 			}
 		}
 		r := run(t, db, "orders", options, got.handler())
-		insert(t, db, "orders", "first")
-		got.waitFor(t, "first")
+		var rows []string
+		mysqltest.Eventually(t, "the reader waits, and a trigger wakes it", func() bool {
+			rows = append(rows, fmt.Sprint("first ", len(rows)))
+			insert(t, db, "orders", rows[len(rows)-1])
+			got.waitFor(t, rows...)
+			return triggers.Load() > 0
+		})
 		tx, err := db.Pool().BeginTxx(t.Context(), nil)
 		require.NoError(t, err)
 		mysqltest.Exec(t, tx, "INSERT INTO orders (payload) VALUES ('second')")
 		mysqltest.Window(t, 1500*time.Millisecond) // longer than the wait for its commit
 		woken, committed := triggers.Load(), time.Now()
 		require.NoError(t, tx.Commit())
-		got.waitFor(t, "first", "second")
+		got.waitFor(t, append(rows, "second")...)
 		require.Less(t, time.Since(committed), soon)
 		require.Greater(t, triggers.Load(), woken)
 		rolledBack, err := db.Pool().BeginTxx(t.Context(), nil)
@@ -50,7 +55,7 @@ func TestPlainInsertWakes(t *testing.T) {
 		mysqltest.Exec(t, rolledBack, "INSERT INTO orders (payload) VALUES ('never')")
 		require.NoError(t, rolledBack.Rollback())
 		insert(t, db, "orders", "third")
-		got.waitFor(t, "first", "second", "third")
+		got.waitFor(t, append(rows, "second", "third")...)
 		require.NoError(t, r.end(t))
 	})
 }
