@@ -89,7 +89,10 @@ func (o Options) withPatience() (Options, error) {
 
 // Plan describes what Install makes.
 type Plan struct {
-	Table    string // in the server's letter case
+	Table string // in the server's letter case
+	// Engine is the table's storage engine. In one without transactions (MyISAM, Aria, MEMORY) a rollback removes the message of a
+	// change, but not the change.
+	Engine   string
 	Topic    string
 	Columns  []string
 	NewTopic bool     // the topic does not exist, so Install makes it
@@ -137,7 +140,7 @@ func Prepare(ctx context.Context, db *notify.DB, name string, options Options) (
 	if err := ident.Check(options.Into); err != nil {
 		return nil, fmt.Errorf("capture: name a topic (--into): %w", err)
 	}
-	plan := &Plan{Table: t.Name, Topic: options.Into, db: db, options: options}
+	plan := &Plan{Table: t.Name, Engine: t.Engine, Topic: options.Into, db: db, options: options}
 	if err := plan.checkTopic(ctx); err != nil {
 		return nil, err
 	}

@@ -255,7 +255,7 @@ const prunePause = 10 * time.Millisecond
 // may be interrupted at any time.
 func (q *Queue) Prune(ctx context.Context, olderThan time.Duration, states ...string) (deleted int, err error) {
 	if olderThan < 0 || olderThan > maxDelay {
-		return 0, optionsf("older than %v: 0 or more", olderThan)
+		return 0, optionsf("older than %v: from 0 to 100 years", olderThan)
 	}
 	if len(states) == 0 {
 		states = []string{stateDone}

@@ -81,7 +81,7 @@ func (o WorkerOptions) withDefaults() (WorkerOptions, error) {
 	case o.Batch < 0 || o.Batch > mostAtOnce:
 		return o, optionsf("Batch %d: from 1 to %d", o.Batch, mostAtOnce)
 	case o.Visibility != 0 && o.Visibility < leastVisibility || o.Visibility > maxDelay:
-		return o, optionsf("Visibility %v: %v or more", o.Visibility, leastVisibility)
+		return o, optionsf("Visibility %v: from %v to 100 years", o.Visibility, leastVisibility)
 	case o.Lapses != 0 && o.Lapses < aloneFrom:
 		return o, optionsf("Lapses %d: %d or more, because a task may lapse that often with one that kills its workers", o.Lapses, aloneFrom)
 	case o.HandlerTimeout < 0:

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -121,6 +122,10 @@ func (a *app) captureInstall(ctx context.Context, pattern string, o capture.Opti
 		if len(plan.Cascades) > 0 {
 			a.log.WarnContext(ctx, "a foreign key of the table has ON DELETE or ON UPDATE actions: no trigger fires for the rows that they change, so these changes are not captured",
 				"table", plan.Table, "parents", plan.Cascades)
+		}
+		if slices.Contains([]string{"MyISAM", "Aria", "MEMORY"}, plan.Engine) {
+			a.log.WarnContext(ctx, "the table's engine has no transactions: a rollback removes the message of a change, but not the change",
+				"table", plan.Table, "engine", plan.Engine, "remedy", "ALTER TABLE ... ENGINE=InnoDB")
 		}
 		if printed {
 			if err := ignoreBrokenPipe(writeAll(a.out, plan.Script)); err != nil {

@@ -106,7 +106,7 @@ func TestCapturePattern(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s)
 		for _, statement := range []string{
-			"CREATE TABLE shop_orders (id INT PRIMARY KEY)", "CREATE VIEW shop_view AS SELECT * FROM shop_orders", "CREATE TABLE other (id INT)",
+			"CREATE TABLE shop_orders (id INT PRIMARY KEY)", "CREATE VIEW shop_view AS SELECT * FROM shop_orders", "CREATE TABLE other (id INT)", "CREATE TABLE shop_old (id INT PRIMARY KEY) ENGINE=MyISAM",
 			"CREATE TABLE shop_items (id INT PRIMARY KEY, o INT, FOREIGN KEY (o) REFERENCES shop_orders (id) ON DELETE CASCADE)",
 		} {
 			mysqltest.Exec(t, db, statement)
@@ -118,8 +118,10 @@ func TestCapturePattern(t *testing.T) {
 		assert.Contains(t, r.err, "captured already")
 		assert.Contains(t, r.err, "mqnotify_capture_insert_shop_items")
 		assert.Contains(t, r.err, "no trigger fires")
+		assert.Equal(t, 1, strings.Count(r.err, "has no transactions"), r.err)
+		assert.Contains(t, r.err, "engine=MyISAM")
 		assert.NotContains(t, r.err, "shop_topic_changes")
-		assert.Equal(t, []string{"shop_items", "shop_orders"}, mysqltest.Values[string](t, db,
+		assert.Equal(t, []string{"shop_items", "shop_old", "shop_orders"}, mysqltest.Values[string](t, db,
 			"SELECT DISTINCT EVENT_OBJECT_TABLE FROM information_schema.TRIGGERS WHERE TRIGGER_SCHEMA = DATABASE() AND TRIGGER_NAME LIKE 'mqnotify\\_capture%' ORDER BY 1"))
 		assert.Contains(t, fail(t, exitFailed, config, "capture", "install", "none%"), "no table like")
 
@@ -131,7 +133,7 @@ func TestCapturePattern(t *testing.T) {
 			require.NoError(t, err)
 			names, err := captureTables(t.Context(), db, `shop\_%`)
 			require.NoError(t, err)
-			assert.Equal(t, []string{"shop_items", "shop_orders", "shop_|"}, names, mode)
+			assert.Equal(t, []string{"shop_items", "shop_old", "shop_orders", "shop_|"}, names, mode)
 			names, err = captureTables(t.Context(), db, `%|`)
 			require.NoError(t, err)
 			assert.Equal(t, []string{"shop_|"}, names, mode)

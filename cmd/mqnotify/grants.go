@@ -32,6 +32,9 @@ tables. If two parties don't trust each other, give each a database of its own.`
   mqnotify grants --database shop --role guard   # lock and once need no topic
   mqnotify grants --database shop --role worker`,
 		RunE: func(_ *cobra.Command, topics []string) error {
+			if len(o.roles) == 0 {
+				o.roles = roles
+			}
 			if len(topics) == 0 && !o.withoutTopics() {
 				return usagef("TOPIC is missing: name it, or give only roles that need none: --role %s", strings.Join(topicless, ","))
 			}
@@ -42,7 +45,8 @@ tables. If two parties don't trust each other, give each a database of its own.`
 			return ignoreBrokenPipe(writeAll(a.out, text))
 		},
 	}
-	cmd.Flags().StringSliceVar(&o.roles, "role", roles, "only these roles, separated by commas")
+	cmd.Flags().StringSliceVar(&o.roles, "role", nil, "only these roles, separated by commas; without it all:\n"+
+		strings.Join(roles[:9], ", ")+",\n"+strings.Join(roles[9:], ", "))
 	cmd.Flags().StringVar(&o.account, "to", "app@%", "the `account`, as user@host")
 	completeWith(cmd, "role", roles...)
 	return cmd
