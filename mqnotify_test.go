@@ -201,6 +201,13 @@ func TestDeadLetters(t *testing.T) {
 			B int `db:"b"`
 		}](ctx, db, "rows_", "none")
 		require.ErrorContains(t, err, `db tag "b"`)
+		mysqltest.Exec(t, db.Core().Pool(), "ALTER TABLE rows_ ADD Cased INT")
+		err = mqnotify.Consume(ctx, db, "rows_", "none", func(context.Context, mqnotify.Message[struct {
+			Cased int `db:"cased"`
+		}]) error {
+			return nil
+		}, mqnotify.ConsumeOptions{From: "beginning", StopAtEnd: true, Columns: []string{"cased"}}) // the rows have Cased
+		require.ErrorContains(t, err, `db tag "cased"`)
 		err = stopAtEnd[struct{ *inner }](ctx, db, "rows_", "none")
 		require.ErrorIs(t, err, notify.ErrOptions)
 		require.ErrorContains(t, err, "embed the struct itself")

@@ -112,15 +112,23 @@ func (d *decoder[T]) check(ctx context.Context, db *notify.DB, topic string, col
 	if d.wrong != nil {
 		return d.wrong
 	}
+	var names []string // as the rows have them; columns may have another letter case
+	for _, name := range columns {
+		c, err := t.Column(name)
+		if err != nil {
+			return fmt.Errorf("mqnotify: %w", err)
+		}
+		names = append(names, c.Name)
+	}
 	if len(columns) == 0 {
 		for _, c := range t.Columns {
 			if !c.Invisible { // SELECT * leaves these out
-				columns = append(columns, c.Name)
+				names = append(names, c.Name)
 			}
 		}
 	}
 	for name := range d.fields {
-		if !slices.Contains(columns, name) {
+		if !slices.Contains(names, name) {
 			return fmt.Errorf("mqnotify: %w: %T has the db tag %q, and the rows of %s have no such column", notify.ErrOptions, *new(T), name, topic)
 		}
 	}

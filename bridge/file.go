@@ -61,13 +61,32 @@ func parseFile(p *params) *Destination {
 			return nil, err
 		}
 		if info, err = os.Stat(path); err == nil {
-			err = private.Check(path, info, fs.FileMode(mode))
+			if err := private.Check(path, info, fs.FileMode(mode)); err != nil {
+				return nil, fmt.Errorf("%w, or allow its permission, such as mode=640", err)
+			}
 		}
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return nil, fmt.Errorf("%w, or allow its permission, such as mode=640", err)
+		if err = writable(path, err); err != nil {
+			return nil, err
 		}
 		return &fileSink{path: path, mode: fs.FileMode(mode), rotate: rotate, keep: keep}, nil
 	}}
+}
+
+// writable checks that a file can be written, or made if stat says that it is missing.
+func writable(path string, stat error) error {
+	var file *os.File
+	var err error
+	if errors.Is(stat, fs.ErrNotExist) {
+		if file, err = os.CreateTemp(filepath.Dir(path), ".mqnotify-*"); err == nil {
+			defer func() { _ = os.Remove(file.Name()) }()
+		}
+	} else {
+		file, err = os.OpenFile(path, os.O_RDWR, 0)
+	}
+	if err != nil {
+		return err
+	}
+	return file.Close()
 }
 
 func (s *fileSink) Send(ctx context.Context, messages []consumer.Message) (int, error) {

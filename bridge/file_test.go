@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"testing"
 
@@ -195,13 +196,28 @@ func TestLineOfARow(t *testing.T) {
 	require.Equal(t, `{"id":17,"topic":"a\"b","row":{"no":17}}`+"\n", string(l))
 }
 
-// A missing folder is an error at the start.
-func TestFileWithoutFolder(t *testing.T) {
+// A file that can't be written is an error at the start, which makes no file.
+func TestFileNotWritable(t *testing.T) {
 	mysqltest.Once(t)
-	d, err := Parse("file://"+filepath.Join(t.TempDir(), "none", "f"), "t")
+	folder := t.TempDir()
+	open := func(path string) error {
+		d, err := Parse("file://"+path, "t")
+		require.NoError(t, err)
+		sink, err := d.Open(t.Context())
+		if err == nil {
+			require.NoError(t, sink.Close())
+		}
+		return err
+	}
+	require.ErrorIs(t, open(filepath.Join(folder, "none", "f")), os.ErrNotExist)
+	require.ErrorContains(t, open(folder), "is a directory")
+	if runtime.GOOS == "linux" {
+		require.Error(t, open("/sys/f"), "root can't make files there either")
+	}
+	require.NoError(t, open(filepath.Join(folder, "f")))
+	files, err := os.ReadDir(folder)
 	require.NoError(t, err)
-	_, err = d.Open(t.Context())
-	require.ErrorIs(t, err, os.ErrNotExist)
+	require.Empty(t, files)
 }
 
 // The sink makes a file that only its owner can read. It refuses a file that others can read, unless mode= in the URL allows it.

@@ -107,7 +107,8 @@ func (s *kafkaSink) Send(ctx context.Context, messages []consumer.Message) (int,
 		case err == nil:
 		case errors.Is(err, kgo.ErrClientClosed):
 			return i, notify.ErrClosed
-		case errors.Is(err, kerr.MessageTooLarge), errors.Is(err, kerr.InvalidRecord), errors.Is(err, kerr.RecordListTooLarge):
+		case errors.Is(err, kerr.MessageTooLarge), errors.Is(err, kerr.InvalidRecord), errors.Is(err, kerr.RecordListTooLarge),
+			errors.Is(err, kerr.InvalidTimestamp):
 			// It is unknown which message of a batch was refused, unless it was sent alone.
 			if len(messages) == 1 {
 				return i, &PoisonError{messages[i].ID, err}

@@ -215,3 +215,36 @@ func TestKafkaTombstone(t *testing.T) {
 	require.Equal(t, "7", string(r.Key))
 	require.NotNil(t, sink.record(consumer.Message{Headers: map[string]string{"key": "7"}, Payload: []byte{}}).Value)
 }
+
+// A message whose time the topic does not accept is refused when it is sent alone.
+func TestKafkaRefusesATime(t *testing.T) {
+	mysqltest.Once(t)
+	c := newCluster(t)
+	sink, all := c.target().open(t, "t"), messages("t", 1, 2)
+	c.ControlKey(int16(kmsg.Produce), func(request kmsg.Request) (kmsg.Response, error, bool) {
+		c.KeepControl()
+		r, ok := request.(*kmsg.ProduceRequest)
+		response, is := request.ResponseKind().(*kmsg.ProduceResponse)
+		if !ok || !is {
+			return nil, nil, false
+		}
+		for _, topic := range r.Topics {
+			answer := kmsg.NewProduceResponseTopic()
+			answer.Topic, answer.TopicID = topic.Topic, topic.TopicID
+			for _, p := range topic.Partitions {
+				partition := kmsg.NewProduceResponseTopicPartition()
+				partition.Partition, partition.ErrorCode = p.Partition, kerr.InvalidTimestamp.Code
+				answer.Partitions = append(answer.Partitions, partition)
+			}
+			response.Topics = append(response.Topics, answer)
+		}
+		return response, nil, true
+	})
+	_, err := sink.Send(t.Context(), all)
+	require.ErrorIs(t, err, kerr.InvalidTimestamp)
+	require.NotErrorAs(t, err, new(*PoisonError))
+	_, err = sink.Send(t.Context(), all[:1])
+	var refused *PoisonError
+	require.ErrorAs(t, err, &refused)
+	require.Equal(t, all[0].ID, refused.ID)
+}

@@ -193,7 +193,9 @@ func (s *mqttSink) Send(ctx context.Context, messages []consumer.Message) (int, 
 		ack := make(chan packets.ControlPacket, 1)
 		s.session.next = ack
 		if _, err := s.client.PublishWithOptions(ctx, p, paho.PublishOptions{Method: paho.PublishMethod_AsyncSend}); err != nil {
-			failed = err
+			if failed = err; errors.Is(err, paho.ErrInvalidArguments) { // a setting that the broker does not have, such as retain=
+				failed = permanent(err)
+			}
 			break
 		}
 		acks = append(acks, ack)
@@ -213,8 +215,7 @@ func (s *mqttSink) Send(ctx context.Context, messages []consumer.Message) (int, 
 		}
 	}
 	if failed != nil {
-		var refused *PoisonError
-		if !errors.As(failed, &refused) {
+		if !errors.As(failed, new(*PoisonError)) {
 			failed = s.explain(failed)
 		}
 	}
@@ -230,6 +231,10 @@ func (s *mqttSink) explain(err error) error {
 	}
 }
 
+// packetTooLarge is what mosquitto answers to a message above its message_size_limit, which it does not announce. MQTT has this
+// reason code for a DISCONNECT only.
+const packetTooLarge = 0x95
+
 // judge returns the error of an acknowledgement's reason code: a PoisonError if it is about the message.
 func (s *mqttSink) judge(m consumer.Message, packet packets.ControlPacket) error {
 	ack, ok := packet.Content.(*packets.Puback)
@@ -241,7 +246,7 @@ func (s *mqttSink) judge(m consumer.Message, packet packets.ControlPacket) error
 	}
 	err := &mqttError{ack.ReasonCode, "the broker refuses the message"}
 	switch ack.ReasonCode {
-	case packets.PubackTopicNameInvalid, packets.PubackPayloadFormatInvalid:
+	case packets.PubackTopicNameInvalid, packets.PubackPayloadFormatInvalid, packetTooLarge:
 		return &PoisonError{m.ID, err}
 	case packets.PubackNotAuthorized:
 		return permanent(err)

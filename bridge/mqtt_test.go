@@ -1,6 +1,7 @@
 package bridge
 
 import (
+	"bytes"
 	"context"
 	"net"
 	"sync"
@@ -102,4 +103,22 @@ func TestMQTTRetain(t *testing.T) {
 	send(t, to.open(t, "state"), messages("state", 1, 3), 3)
 	s := &subscriber{b: b, topic: "state"}
 	require.Equal(t, wanted(messages("state", 3, 3)), s.read(t))
+}
+
+// A message above a limit that the broker did not announce is refused by its acknowledgement. A setting that the broker does not have
+// ends the bridge.
+func TestMQTTRefuses(t *testing.T) {
+	mysqltest.Once(t)
+	// With max_queued_messages 0 mosquitto 2.0 hangs up instead.
+	b := brokertest.Mosquitto(t, "message_size_limit 1000", "retain_available false", "max_queued_messages 1000")
+	all := messages("t", 1, 3)
+	all[1].Payload = bytes.Repeat([]byte("x"), 2000)
+	n, err := target{url: func(string) string { return b.URL("client=shop") }}.open(t, "t").Send(t.Context(), all)
+	require.Equal(t, 1, n)
+	var refused *PoisonError
+	require.ErrorAs(t, err, &refused)
+	require.Equal(t, uint64(2), refused.ID)
+	_, err = target{url: func(string) string { return b.URL("retain=true&client=retains") }}.open(t, "t").Send(t.Context(), all[:1])
+	require.ErrorAs(t, err, new(*PermanentError))
+	require.ErrorContains(t, err, "retain")
 }

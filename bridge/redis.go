@@ -94,6 +94,9 @@ func redisError(verb string, err error) error {
 	if redis.IsAuthError(err) || redis.IsPermissionError(err) {
 		return permanent(fmt.Errorf("%s: the credentials are refused: %w", verb, err))
 	}
+	if node, moved := redis.IsMovedError(err); moved {
+		return permanent(fmt.Errorf("%s: the server is part of a cluster, and the stream is on another: name %s: %w", verb, node, err))
+	}
 	return fmt.Errorf("%s: %w", verb, err)
 }
 

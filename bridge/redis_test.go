@@ -1,6 +1,12 @@
 package bridge
 
 import (
+	"bufio"
+	"io"
+	"net"
+	"strconv"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -137,4 +143,66 @@ func TestRedisOutOfMemory(t *testing.T) {
 	require.NoError(t, client.ConfigSet(t.Context(), "maxmemory", "0").Err())
 	send(t, sink, messages("t", 1, 5), 5)
 	require.Equal(t, wanted(messages("t", 1, 5)), readRedis(t, b, "t"))
+}
+
+// A node of a cluster that does not have the stream is an error that names the other node. The server here is a stub, because a
+// cluster has three processes.
+func TestRedisOfACluster(t *testing.T) {
+	mysqltest.Once(t)
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	var serving sync.WaitGroup
+	serving.Go(func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			serving.Go(func() {
+				defer func() { _ = conn.Close() }()
+				answerMoved(conn)
+			})
+		}
+	})
+	t.Cleanup(func() {
+		require.NoError(t, listener.Close())
+		serving.Wait()
+	})
+	url := "redis://" + listener.Addr().String() + "/0"
+	sink := target{url: func(string) string { return url }}.open(t, "t")
+	_, err = sink.Send(t.Context(), messages("t", 1, 2))
+	require.ErrorAs(t, err, new(*PermanentError))
+	require.ErrorContains(t, err, "name 192.0.2.7:6379")
+}
+
+// answerMoved answers each command of a connection: the key is on another node of the cluster.
+func answerMoved(conn net.Conn) {
+	in := bufio.NewScanner(conn)
+	for in.Scan() {
+		parts, err := strconv.Atoi(strings.TrimPrefix(in.Text(), "*"))
+		if err != nil {
+			return
+		}
+		var command string
+		for i := range parts { // each a line with its size and a line
+			if !in.Scan() || !in.Scan() {
+				return
+			}
+			if i == 0 {
+				command = strings.ToUpper(in.Text())
+			}
+		}
+		answer := "-MOVED 1 192.0.2.7:6379\r\n"
+		switch command {
+		case "PING":
+			answer = "+PONG\r\n"
+		case "HELLO", "CONFIG":
+			answer = "-ERR unknown command\r\n"
+		case "CLIENT", "SELECT":
+			answer = "+OK\r\n"
+		}
+		if _, err := io.WriteString(conn, answer); err != nil {
+			return
+		}
+	}
 }

@@ -29,7 +29,8 @@ func TestTLS(t *testing.T) {
 	for name, begin := range map[string]func(tb testing.TB) *brokertest.Broker{
 		"nats":  func(tb testing.TB) *brokertest.Broker { return brokertest.NATS(tb) },
 		"redis": func(tb testing.TB) *brokertest.Broker { return brokertest.Redis(tb) },
-		"mqtt":  brokertest.Mosquitto, "amqp": brokertest.RabbitMQ,
+		"mqtt":  func(tb testing.TB) *brokertest.Broker { return brokertest.Mosquitto(tb) },
+		"amqp":  brokertest.RabbitMQ,
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := brokertest.WithTLS(t, c, begin)

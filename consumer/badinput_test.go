@@ -43,6 +43,8 @@ func TestBadTables(t *testing.T) {
 			{"orders", Options{From: "last 1", Where: "id > ?"}, nil, ""},
 			{"orders", Options{Where: "nothing = 1"}, nil, "nothing"},
 			{"orders", Options{Where: "id >"}, nil, "1064"},
+			{"orders", Options{Where: "id IN (SELECT id FROM nothing)"}, notify.ErrOptions, "names a table that does not exist"},
+			{"orders", Options{From: "last 1", Where: "id IN (SELECT id FROM nothing)"}, notify.ErrOptions, "names a table that does not exist"},
 			{"orders", Options{Where: "1) UNION SELECT (1"}, nil, ""},
 			{"orders", Options{Where: "1); DROP TABLE orders; SELECT (1"}, nil, ""},
 			{"orders", Options{From: time.Now().Format(time.RFC3339Nano), TimeColumn: "at"}, table.ErrNoColumn, "`at`"},

@@ -78,32 +78,40 @@ func TestGroupOnTwoServers(t *testing.T) {
 func TestStandbyWaitsForWrites(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, shared *mysqltest.Server) {
 		s := shared.Start(t)
-		config := s.Database(t)
-		db := openConfig(t, config, "orders")
-		account := s.User(t, config, "ALL ON "+config.DBName+".*")
-		var first, second collected
-		active := run(t, attach(t, account), "orders", Options{Group: "g", From: "beginning"}, first.handler())
-		insert(t, db, "orders", "one")
-		first.waitFor(t, "one")
-		var said mysqltest.Text
-		standby := run(t, attach(t, account), "orders", Options{Group: "g", Logger: slog.New(slog.NewTextHandler(&said, nil))}, second.handler())
-		says := func(text string) func() bool { return func() bool { return strings.Contains(said.String(), text) } }
-		eventually(t, says("standing by"), "it does not stand by: %v", &said)
-
-		admin := s.Admin(t)
-		_, err := admin.ExecContext(context.Background(), "SET GLOBAL read_only = ON")
-		require.NoError(t, err)
-		_ = active.end(t) // it may be unable to store its offset
-		eventually(t, says(notify.ErrReadOnly.Error()), "it does not try: %v", &said)
-		select {
-		case <-standby.done:
-			t.Fatalf("it ends: %v", standby.err)
-		default:
+		for _, sharing := range []bool{false, true} {
+			standbyWaitsForWrites(t, s, Options{Group: "g", From: "beginning", MembersShare: sharing, Partitions: map[bool]int{true: 1}[sharing]})
 		}
-		_, err = admin.ExecContext(context.Background(), "SET GLOBAL read_only = OFF")
-		require.NoError(t, err)
-		insert(t, db, "orders", "two")
-		eventually(t, func() bool { return slices.Contains(second.payloads(), "two") }, "%v", &said) // "one" may come again
-		require.NoError(t, standby.end(t))
 	})
+}
+
+func standbyWaitsForWrites(t *testing.T, s *mysqltest.Server, options Options) {
+	t.Helper()
+	config := s.Database(t)
+	db := openConfig(t, config, "orders")
+	account := s.User(t, config, "ALL ON "+config.DBName+".*")
+	var first, second collected
+	active := run(t, attach(t, account), "orders", options, first.handler())
+	insert(t, db, "orders", "one")
+	first.waitFor(t, "one")
+	var said mysqltest.Text
+	options.Logger = slog.New(slog.NewTextHandler(&said, nil))
+	standby := run(t, attach(t, account), "orders", options, second.handler())
+	says := func(text string) func() bool { return func() bool { return strings.Contains(said.String(), text) } }
+	eventually(t, says("standing by"), "it does not stand by: %v", &said)
+
+	admin := s.Admin(t)
+	_, err := admin.ExecContext(context.Background(), "SET GLOBAL read_only = ON")
+	require.NoError(t, err)
+	_ = active.end(t) // it may be unable to store its offset
+	eventually(t, says(notify.ErrReadOnly.Error()), "it does not try: %v", &said)
+	select {
+	case <-standby.done:
+		t.Fatalf("it ends: %v", standby.err)
+	default:
+	}
+	_, err = admin.ExecContext(context.Background(), "SET GLOBAL read_only = OFF")
+	require.NoError(t, err)
+	insert(t, db, "orders", "two")
+	eventually(t, func() bool { return slices.Contains(second.payloads(), "two") }, "%v", &said) // "one" may come again
+	require.NoError(t, standby.end(t))
 }

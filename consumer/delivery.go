@@ -12,7 +12,9 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/mqnotify/mqnotify/internal/deadletter"
+	"github.com/mqnotify/mqnotify/internal/ident"
 	"github.com/mqnotify/mqnotify/internal/position"
+	"github.com/mqnotify/mqnotify/internal/schema"
 	"github.com/mqnotify/mqnotify/internal/server"
 	"github.com/mqnotify/mqnotify/notify"
 )
@@ -169,10 +171,17 @@ func (d *delivery) deliver(ctx, handling context.Context, messages []Message, in
 	}
 	return d.transact(ctx, messages, inOrder, func(tx *sqlx.Tx) error {
 		buried := deadletter.Write(ctx, tx, deadletter.Letter{
-			Topic: m.Topic, Group: d.options.Group, ID: m.ID, Headers: m.Headers, Payload: m.Payload, IsRow: m.IsRow && !m.columns, Attempts: attempts, Cause: err,
+			Topic: m.Topic, Group: d.options.Group, ID: m.ID, Headers: m.Headers, Payload: m.Payload, IsRow: m.IsRow, Attempts: attempts, Cause: err,
 		})
 		if buried != nil {
 			return stateError("write dead letter", buried)
+		}
+		if m.copied != "" { // a retry publishes the message, not the columns that the handler got
+			_, err := tx.ExecContext(ctx, "UPDATE "+schema.DeadLetterTable+" l JOIN "+ident.Quote(m.Topic)+" o ON o.id = l.message_id SET l.headers = o.headers, l.payload = "+
+				m.copied+" WHERE l.topic = ? AND l.group_name = ? AND l.message_id = ?", m.Topic, d.options.Group, m.ID)
+			if err != nil {
+				return stateError("write dead letter", err)
+			}
 		}
 		if !m.retry {
 			return nil
@@ -248,6 +257,7 @@ func (d *delivery) handledOf(err error, most int) int {
 
 // once calls the handler one time, and records the progress.
 func (d *delivery) once(ctx context.Context, messages []Message, inOrder bool) error {
+	untimed := ctx
 	if d.options.HandlerTimeout > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeoutCause(ctx, d.options.HandlerTimeout,
@@ -276,7 +286,8 @@ func (d *delivery) once(ctx context.Context, messages []Message, inOrder bool) e
 		if err != nil && !errors.Is(err, ErrStop) && d.handledOf(err, 1) == 0 {
 			return err
 		}
-		lost := d.transact(ctx, messages, inOrder, func(tx *sqlx.Tx) error { return d.retried(ctx, tx, messages[0]) })
+		// The handler may have returned nil after its timeout.
+		lost := d.transact(untimed, messages, inOrder, func(tx *sqlx.Tx) error { return d.retried(untimed, tx, messages[0]) })
 		switch {
 		case lost != nil:
 			return lost

@@ -139,8 +139,8 @@ func (s snapshot) shared() bool {
 	return true
 }
 
-// enter returns when the member has a slot. While all slots are taken it stands by.
-func (m *member) enter(ctx context.Context) error {
+// enter returns when the member has a slot. While all slots are taken it stands by, and calls standsBy.
+func (m *member) enter(ctx context.Context, standsBy func()) error {
 	for told := false; ; told = true {
 		s, err := m.snapshot(ctx)
 		if err != nil {
@@ -160,6 +160,7 @@ func (m *member) enter(ctx context.Context) error {
 			}
 		}
 		if !told {
+			standsBy()
 			m.options.Logger.InfoContext(ctx, "standing by: the group has a member for each partition", "partitions", m.sharing.parts)
 		}
 		lock, err := m.session.Lock(ctx, m.prefix+coordinatorLock, standby)

@@ -36,8 +36,9 @@ type Message struct {
 	part int
 	// retry is true for a row that is tried again after it was a dead letter. The offset counts it as done.
 	retry bool
-	// columns is true for a row of a message table that is read by its columns. It has no Headers; retryOf is its retryHeader.
-	columns bool
+	// copied is the SQL of the payload, in UTF-8, of a row of a message table that is read by its columns, for its dead letter. Such a
+	// message has no Headers; retryOf is its retryHeader.
+	copied  string
 	retryOf string
 }
 

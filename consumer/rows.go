@@ -97,6 +97,13 @@ func newRows(session *core.Session, t *table.Table, options Options) (*rows, err
 		r.columns += ", headers"
 		further++
 	}
+	copied := ""
+	if payload, err := t.Column("payload"); err == nil && t.IsMessageTable() {
+		copied = "o.payload"
+		if payload.CharSet != "" {
+			copied = "CONVERT(o.payload USING utf8mb4)"
+		}
+	}
 	encoder, binary := table.NewEncoder(columns), make(map[string]bool)
 	for _, c := range columns {
 		binary[c.Name] = c.IsBinary()
@@ -129,7 +136,7 @@ func newRows(session *core.Session, t *table.Table, options Options) (*rows, err
 			return Message{}, err
 		}
 		m := Message{ID: id, Topic: t.Name, Payload: p.keep(line), IsRow: true, binary: binary, part: part}
-		m.columns = t.IsMessageTable()
+		m.copied = copied
 		if text, ok := values[further-1].([]byte); ok && retries {
 			m.retryOf = headers(text)[retryHeader]
 		}
@@ -184,6 +191,14 @@ func (r *rows) all(ctx context.Context) error {
 	return nil
 }
 
+// isThere reports whether the table exists.
+func (r *rows) isThere(ctx context.Context) bool {
+	return r.session.Ask(ctx, func(ctx context.Context, conn *sqlx.Conn) error {
+		_, err := table.Describe(ctx, conn, r.table.Schema, r.table.Name)
+		return err
+	}) == nil
+}
+
 // prepare prepares the statement that reads pages, which also checks the condition.
 func (r *rows) prepare(ctx context.Context) error {
 	err := r.raw(ctx, func(ctx context.Context, conn driver.ConnPrepareContext) (err error) {
@@ -192,6 +207,8 @@ func (r *rows) prepare(ctx context.Context) error {
 		return err
 	})
 	switch {
+	case server.Is(err, server.ErrNoSuchTable) && r.isThere(ctx):
+		return fmt.Errorf("consumer: %w: Where names a table that does not exist: %w", notify.ErrOptions, err)
 	case err != nil:
 		return fmt.Errorf("consumer: prepare to read %s: %w", r.table, err)
 	case r.next.NumInput() != 2:

@@ -40,7 +40,7 @@ func (l *connection) share(ctx context.Context, t *table.Table) error {
 		return err
 	}
 	m := newMember(sharing, session, t.Schema, l.options)
-	if err := m.enter(ctx); err != nil {
+	if err := m.enter(ctx, func() { l.stoodBy, l.joined = true, true }); err != nil {
 		return err
 	}
 	// The handler's context ends with the lock's loss, even after ctx has ended.

@@ -113,7 +113,7 @@ func replacer(t *testing.T, s *mysqltest.Server, config *mysql.Config, all []blo
 	for name, start := range map[string]func(testing.TB) *brokertest.Broker{
 		"nats://127.0.0.1:4222":  func(tb testing.TB) *brokertest.Broker { return brokertest.NATS(tb) },
 		"redis://127.0.0.1:6379": func(tb testing.TB) *brokertest.Broker { return brokertest.Redis(tb) },
-		"mqtt://127.0.0.1:1883":  brokertest.Mosquitto,
+		"mqtt://127.0.0.1:1883":  func(tb testing.TB) *brokertest.Broker { return brokertest.Mosquitto(tb) },
 	} {
 		if named(name) {
 			broker := start(t)

@@ -2,7 +2,6 @@ package notify
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"time"
@@ -36,20 +35,20 @@ func Await[T any](ctx context.Context, db *DB, topic, query string, args ...any)
 	late := false
 	for {
 		head, failed := auto.Head(ctx)
-		rows, err := selectWithin[T](ctx, db, query, args)
+		rows, ended, err := selectWithin[T](ctx, db, query, args)
 		switch {
 		case ctx.Err() != nil:
 			return nil, context.Cause(ctx)
-		case errors.Is(err, context.DeadlineExceeded) && late: // the server would go on with each run
+		case ended && late: // the server would go on with each run
 			return nil, fmt.Errorf("notify: await a condition: the query takes longer than %v: %w", awaitLimit, err)
-		case errors.Is(err, context.DeadlineExceeded) || server.ConnectionLost(err) || server.Retryable(err):
+		case ended || server.ConnectionLost(err) || server.Retryable(err):
 			failed = err
 		case err != nil:
 			return nil, fmt.Errorf("notify: await a condition: %w", err)
 		case len(rows) > 0:
 			return rows, nil
 		}
-		late = errors.Is(err, context.DeadlineExceeded)
+		late = ended
 		// EXISTS found rows that the query did not return: others may come before the next hint.
 		if exists, _ := head.Value(); failed != nil || exists > 0 {
 			_ = server.Pause(ctx, polls.NextBackOff())
@@ -60,9 +59,11 @@ func Await[T any](ctx context.Context, db *DB, topic, query string, args ...any)
 	}
 }
 
-func selectWithin[T any](ctx context.Context, db *DB, query string, args []any) (rows []T, err error) {
+// selectWithin runs the query. ended reports whether err came after awaitLimit. An attempt to connect that takes longer than the timeout
+// of the DSN has an error of the same type.
+func selectWithin[T any](ctx context.Context, db *DB, query string, args []any) (rows []T, ended bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, awaitLimit)
 	defer cancel()
 	err = db.Pool().SelectContext(ctx, &rows, query, args...)
-	return rows, err
+	return rows, err != nil && ctx.Err() != nil, err
 }

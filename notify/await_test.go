@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -131,5 +133,40 @@ func TestAwaitSlowQuery(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		_, err := notify.Await[int](t.Context(), openDB(t, s.Database(t)), "orders", "SELECT SLEEP(60)")
 		require.ErrorIs(t, err, context.DeadlineExceeded)
+	})
+}
+
+// Await goes on after attempts to connect that took longer than the timeout in the DSN.
+func TestAwaitWhileConnectingTimesOut(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config := s.Database(t)
+		changes := openDB(t, config)
+		mysqltest.ExecAll(t, changes.Pool(), "CREATE TABLE stock (n INT NOT NULL)", "INSERT INTO stock VALUES (0)")
+		var away atomic.Bool
+		var tries atomic.Int32
+		far := config.Clone()
+		far.Timeout = 10 * time.Second
+		far.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
+			if away.Load() {
+				tries.Add(1)
+				return nil, &net.OpError{Op: "dial", Net: network, Err: context.DeadlineExceeded} // as the driver's own dialer
+			}
+			return new(net.Dialer).DialContext(ctx, network, address)
+		}
+		db := openDB(t, far)
+		found := mysqltest.Result(func() error {
+			_, err := awaitStock(t.Context(), db, 1)
+			return err
+		})
+		asked(t, s, config, 1)
+		away.Store(true)
+		admin := s.Admin(t)
+		for _, id := range mysqltest.Values[uint64](t, admin, "SELECT ID FROM information_schema.PROCESSLIST WHERE DB = ?", db.Name()) {
+			mysqltest.KillSession(t, admin, id)
+		}
+		require.Eventually(t, func() bool { return tries.Load() > 10 }, patience, tick)
+		away.Store(false)
+		mysqltest.Exec(t, changes.Pool(), "UPDATE stock SET n = 1")
+		require.NoError(t, mysqltest.Receive(t, found))
 	})
 }

@@ -96,6 +96,8 @@ func TestRefusedPublishes(t *testing.T) {
 		limited, err := notify.OpenConfig(account)
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, limited.Close()) })
+		mysqltest.Exec(t, db.Pool(), "CREATE TRIGGER own BEFORE INSERT ON orders FOR EACH ROW "+
+			"IF NEW.payload = 'null' THEN SIGNAL SQLSTATE '45000' SET MYSQL_ERRNO = 1048; END IF")
 		all, least := start(t, db, Options{Topics: []string{"orders"}}), start(t, limited, Options{Topics: []string{"orders"}})
 		insert(t, db, "orders", "there")
 		makeDeadLetter(t, db)
@@ -108,6 +110,7 @@ func TestRefusedPublishes(t *testing.T) {
 			{least, "x", []string{"Idempotency-Key: k"}, http.StatusForbidden},
 			{all, "longer than ten", nil, http.StatusConflict},
 			{all, "there", nil, http.StatusConflict},
+			{all, "null", nil, http.StatusConflict},
 			{all, "there", []string{"Idempotency-Key: k"}, http.StatusConflict},
 			{all, "new", []string{"Idempotency-Key: k"}, http.StatusCreated},
 			{all, "new", []string{"Idempotency-Key: k"}, http.StatusOK},
@@ -118,6 +121,14 @@ func TestRefusedPublishes(t *testing.T) {
 		}
 		status, answer, header := least.askAll(t, "DELETE", "/topics/orders/dead-letters/1", "")
 		assert.Equal(t, http.StatusForbidden, status, answer)
+		assert.Empty(t, header.Get("Retry-After"))
+		mysqltest.Exec(t, db.Pool(), "DROP TABLE mqnotify_dead_letter")
+		status, answer, header = all.askAll(t, "GET", "/topics/orders/dead-letters", "")
+		assert.Equal(t, http.StatusConflict, status, answer)
+		assert.Empty(t, header.Get("Retry-After"))
+		mysqltest.Exec(t, db.Pool(), "CREATE TABLE mqnotify_dead_letter (id INT)")
+		status, answer, header = all.askAll(t, "GET", "/topics/orders/dead-letters", "")
+		assert.Equal(t, http.StatusInternalServerError, status, answer)
 		assert.Empty(t, header.Get("Retry-After"))
 	})
 }

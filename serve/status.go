@@ -232,11 +232,16 @@ func (s *Server) deadLetters(w http.ResponseWriter, r *http.Request, t *topic) {
 
 func (s *Server) failed(w http.ResponseWriter, r *http.Request, t *topic, what string, err error) {
 	s.log.WarnContext(r.Context(), "could not "+what, "topic", t.name, "error", err)
-	if server.NoPrivilege(err) {
+	switch {
+	case server.NoPrivilege(err):
 		fail(w, http.StatusForbidden, "the server's account may not "+what)
-		return
+	case server.Is(err, server.ErrNoSuchTable):
+		fail(w, http.StatusConflict, "the database lacks a table: mqnotify init makes it")
+	case server.Permanent(err):
+		fail(w, http.StatusInternalServerError, "the database refuses to "+what+": the log of mqnotify serve says why")
+	default:
+		failLater(w, "the database could not answer: try again")
 	}
-	failLater(w, "the database could not answer: try again")
 }
 
 // errNoLetter means that the dead letter does not exist.

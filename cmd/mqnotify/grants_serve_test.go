@@ -19,6 +19,11 @@ func TestGrantsOfServe(t *testing.T) {
 		{"serve", []string{"serve: mqnotify"}, func(t *testing.T, a account) bool {
 			return a.serves(t, func(string) bool { return true })
 		}},
+		{"serve of a shared group", []string{"serve: mqnotify", "besides, for groups whose members"}, func(t *testing.T, a account) bool {
+			succeed(t, a.root, "consume", "orders", "--group", "shared", "--members-share", "--stop-at-end")
+			defer mysqltest.Exec(t, a.db, "DELETE FROM mqnotify_offset WHERE group_name = 'shared'")
+			return a.serves(t, func(string) bool { return true })
+		}},
 		{"serve that publishes", []string{"serve: mqnotify", "serve, besides, for POST"}, func(t *testing.T, a account) bool {
 			return a.serves(t, func(url string) bool {
 				status, _ := ask(t, http.MethodPost, url+"/messages", "x")

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"strings"
+
 	"github.com/mqnotify/mqnotify/internal/ident"
 	"github.com/mqnotify/mqnotify/internal/routines"
 	"github.com/mqnotify/mqnotify/internal/schema"
@@ -115,9 +117,9 @@ var needs = []need{
 			{privileges: "SELECT", table: schema.OffsetTable},
 			{privileges: "SELECT", table: schema.DeadLetterTable},
 		}},
-	{[]string{roleStatus}, "besides, for groups whose members share them",
+	{[]string{roleStatus, roleServe}, "besides, for groups whose members share them",
 		[]grant{{privileges: "SELECT", table: schema.PartitionTable}}},
-	{[]string{roleStatus}, "besides, for groups where several servers take writes",
+	{[]string{roleStatus, roleServe}, "besides, for groups where several servers take writes",
 		[]grant{{privileges: "SELECT", table: schema.LeaseTable}}},
 	{[]string{roleStatus}, "besides, to see which wake triggers work",
 		[]grant{{privileges: "EXECUTE", routine: waiting.TablesRoutine}}},
@@ -294,12 +296,15 @@ var needs = []need{
 		}},
 }
 
+// literal escapes what GRANT takes for a pattern in the name of a database, where it names no table.
+var literal = strings.NewReplacer(`\`, `\\`, "_", `\_`, "%", `\%`)
+
 // statements returns the GRANT statements without "TO account".
 func (n need) statements(database string, topics []string) (all []string) {
 	for _, g := range n.grants {
 		switch {
 		case g.database:
-			all = append(all, "GRANT "+g.privileges+" ON "+ident.Quote(database)+".*")
+			all = append(all, "GRANT "+g.privileges+" ON "+ident.Quote(literal.Replace(database))+".*")
 		case g.routine != "":
 			all = append(all, "GRANT "+g.privileges+" ON PROCEDURE "+ident.Quote(database)+"."+ident.Quote(g.routine))
 		case g.on != "":

@@ -124,18 +124,18 @@ func (a *app) produce(ctx context.Context, o produceOptions, topic string, messa
 }
 
 // publish publishes the messages. The first Ctrl-C does not interrupt a commit, whose outcome would then be unknown. If the
-// connection is lost, publish tries again, provided that the server answered before (wasThere) and that nothing was stored.
+// connection is lost, or the server is busy, publish tries again, provided that the server answered before (wasThere) and that nothing was stored.
 func (a *app) publish(ctx context.Context, to *publisher, messages []producer.Message, wasThere bool) ([]uint64, error) {
 	waits := notify.Exponential(100*time.Millisecond, 5*time.Second)
 	for {
 		longer, release := server.Linger(ctx, publishPatience)
 		ids, err := to.publish(longer, messages)
 		release()
-		if !wasThere || !producer.SafeToRetry(err) || !server.ConnectionLost(err) {
+		if !wasThere || !producer.SafeToRetry(err) || !server.ConnectionLost(err) && !server.Busy(err) {
 			return ids, err
 		}
 		wait := waits.NextBackOff()
-		a.log.WarnContext(ctx, "the server is away; trying again", "error", err, "wait", wait)
+		a.log.WarnContext(ctx, "the server is away or busy; trying again", "error", err, "wait", wait)
 		select {
 		case <-time.After(wait):
 		case <-ctx.Done():

@@ -104,6 +104,40 @@ func TestFeedInterruptedInHand(t *testing.T) {
 	require.NoError(t, err, "no batch was in hand")
 }
 
+// produce waits for a server that has no connection left, once it has published.
+func TestProduceToABusyServer(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config, db := database(t, s, "orders")
+		limited := s.User(t, config, "SELECT, INSERT ON "+config.DBName+".*")
+		in, typed := io.Pipe()
+		p := start(t, environment(t, limited), in, "produce", "orders", "--batch", "1")
+		write := func(line string) {
+			_, err := io.WriteString(typed, line+"\n")
+			require.NoError(t, err)
+		}
+		stored := func() []string { return mysqltest.Values[string](t, db, "SELECT payload FROM orders ORDER BY id") }
+		write("one")
+		require.Eventually(t, func() bool { return len(stored()) == 1 }, patience, 25*time.Millisecond)
+		account := "ALTER USER '" + limited.User + "'@'%' WITH MAX_USER_CONNECTIONS "
+		mysqltest.Exec(t, db, account+"1")
+		for _, id := range mysqltest.Values[string](t, db, "SELECT ID FROM information_schema.PROCESSLIST WHERE USER = '"+limited.User+"'") {
+			mysqltest.Exec(t, db, "KILL "+id)
+		}
+		other, err := notify.OpenConfig(limited)
+		require.NoError(t, err)
+		conn, err := other.Pool().Connx(t.Context())
+		require.NoError(t, err)
+		write("two")
+		p.err.contains(t, "away or busy")
+		require.NoError(t, conn.Close())
+		require.NoError(t, other.Close())
+		mysqltest.Exec(t, db, account+"0")
+		require.NoError(t, typed.Close())
+		require.Equal(t, exitDone, p.wait(t).code)
+		require.Equal(t, []string{"one", "two"}, stored())
+	})
+}
+
 // Messages that were committed before a failure stay, and the error has their number.
 func TestProduceFailsInTheMiddle(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {

@@ -186,9 +186,9 @@ func (a *app) printRing(ctx context.Context, o ringReadOptions, name string, rin
 	for at := o.after; o.follow || at < head; {
 		entries, err := ring.Read(ctx, at, most)
 		switch {
-		case err != nil && o.follow && ctx.Err() == nil && server.ConnectionLost(err):
+		case err != nil && o.follow && ctx.Err() == nil && (server.ConnectionLost(err) || server.Busy(err)):
 			wait := waits.NextBackOff()
-			a.log.WarnContext(ctx, "the server is away; trying again", "error", err, "wait", wait)
+			a.log.WarnContext(ctx, "the server is away or busy; trying again", "error", err, "wait", wait)
 			select {
 			case <-time.After(wait):
 			case <-ctx.Done():

@@ -20,8 +20,8 @@ func TestMain(m *testing.M) { mysqltest.Main(m) }
 func TestBrokers(t *testing.T) {
 	mysqltest.Once(t)
 	for name, begin := range map[string]func(testing.TB) *Broker{
-		"nats": func(tb testing.TB) *Broker { return NATS(tb) }, "redis": func(tb testing.TB) *Broker { return Redis(tb) }, "mosquitto": Mosquitto,
-		"mosquitto that saves": MosquittoSaving, "rabbitmq": RabbitMQ,
+		"nats": func(tb testing.TB) *Broker { return NATS(tb) }, "redis": func(tb testing.TB) *Broker { return Redis(tb) },
+		"mosquitto": func(tb testing.TB) *Broker { return Mosquitto(tb) }, "mosquitto that saves": MosquittoSaving, "rabbitmq": RabbitMQ,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -67,10 +67,10 @@ func Redis(tb testing.TB, options ...string) *Broker {
 }
 
 // Mosquitto starts an MQTT broker that keeps sessions and messages through an orderly
-// stop. It accepts packets of MaxMessage bytes.
-func Mosquitto(tb testing.TB) *Broker {
+// stop. It accepts packets of MaxMessage bytes. settings are lines of its configuration file.
+func Mosquitto(tb testing.TB, settings ...string) *Broker {
 	tb.Helper()
-	return mosquitto(tb, "")
+	return mosquitto(tb, strings.Join(append(settings, ""), "\n"))
 }
 
 // MosquittoSaving is a Mosquitto that stores all its data after each packet, in a time

@@ -88,7 +88,7 @@ func (t *Table) describeColumns(ctx context.Context, q Queryer) error {
 		c.Invisible = strings.Contains(extra, "INVISIBLE")
 		c.HasDefault = c.HasDefault || c.Nullable || c.AutoIncrement || c.Generated
 		c.IsJSON = c.DataType == "json"
-		maybeJSON = maybeJSON || isMaybeJSON(c.DataType, c.Collation)
+		maybeJSON = maybeJSON || isMaybeJSON(c.DataType)
 		t.Columns = append(t.Columns, c)
 		return err
 	}, `SELECT COLUMN_NAME AS a, DATA_TYPE AS b, COLUMN_TYPE AS c, COALESCE(CHARACTER_SET_NAME, '') AS d,

@@ -9,10 +9,9 @@ import (
 	"github.com/mqnotify/mqnotify/internal/server"
 )
 
-// isMaybeJSON reports whether a column may be MariaDB's JSON: a LONGTEXT of this collation with CHECK (json_valid(column)).
-func isMaybeJSON(dataType, collation string) bool {
-	return dataType == "longtext" && collation == "utf8mb4_bin"
-}
+// isMaybeJSON reports whether a column may be MariaDB's JSON: a LONGTEXT with CHECK (json_valid(column)), whose collation ALTER TABLE
+// ... CONVERT TO CHARACTER SET may have changed.
+func isMaybeJSON(dataType string) bool { return dataType == "longtext" }
 
 // describeJSON marks the columns that are MariaDB's JSON. It reads the check
 // from the table's definition, because information_schema.CHECK_CONSTRAINTS shows it

@@ -210,6 +210,7 @@ func (p *poller) settle(c commit) error {
 	switch {
 	case server.Retryable(c.err): // the row's writer is still open
 	case c.err != nil && server.ConnectionLost(c.err):
+		t.noWait = t.noWait || c.carrier != nil // the row may have been too large for the time; the next round reads the id alone
 		return c.err
 	case c.err != nil:
 		t.noWait = true
