@@ -184,11 +184,11 @@ func answerMoved(conn net.Conn) {
 			return
 		}
 		var command string
-		for i := range parts { // each a line with its size and a line
-			if !in.Scan() || !in.Scan() {
+		for i := range 2 * parts { // each a line with its size and a line
+			if !in.Scan() {
 				return
 			}
-			if i == 0 {
+			if i == 1 {
 				command = strings.ToUpper(in.Text())
 			}
 		}

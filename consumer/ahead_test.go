@@ -50,9 +50,11 @@ func TestMessagesComeWithTheWake(t *testing.T) {
 			for range n {
 				tx, err := db.Pool().BeginTxx(t.Context(), nil)
 				require.NoError(t, err)
-				before := commands.Prepared()
 				insert(tx)
-				mysqltest.Eventually(t, "the commit is waited for", func() bool { return commands.Prepared() > before })
+				mysqltest.Eventually(t, "the commit is waited for", func() bool {
+					return mysqltest.Value[bool](t, db.Pool(), "SELECT COUNT(*) > 0 FROM information_schema.INNODB_TRX t JOIN information_schema.PROCESSLIST p"+
+						" ON p.ID = t.trx_mysql_thread_id WHERE t.trx_state = 'LOCK WAIT' AND p.DB = DATABASE()")
+				})
 				require.NoError(t, tx.Commit())
 				got.waitFor(t, payloads...)
 			}

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"math"
 	"strconv"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -121,9 +122,13 @@ func TestAcceptAnyKeyLosesRows(t *testing.T) {
 		do(t, db, "CREATE TABLE shop (id BIGINT NOT NULL PRIMARY KEY, x INT)")
 		var got collected
 		var log mysqltest.Text
-		c := run(t, db, "shop", Options{From: "beginning", AcceptAnyKey: true, Logger: slog.New(slog.NewTextHandler(&log, nil))}, got.handler())
+		var position atomic.Value
+		c := run(t, db, "shop", Options{
+			From: "beginning", AcceptAnyKey: true, Logger: slog.New(slog.NewTextHandler(&log, nil)), Watch: func(p string) { position.Store(p) },
+		}, got.handler())
 		do(t, db, "INSERT INTO shop VALUES (1002, 1)")
 		got.waitFor(t, `{"id":1002,"x":1}`)
+		eventually(t, func() bool { return position.Load() == "after 1002" }, "the gap before it stays open")
 		do(t, db, "INSERT INTO shop VALUES (1001, 2)", "INSERT INTO shop VALUES (1003, 3)")
 		got.waitFor(t, `{"id":1002,"x":1}`, `{"id":1003,"x":3}`)
 		require.NoError(t, c.end(t))

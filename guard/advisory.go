@@ -2,6 +2,7 @@ package guard
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -37,7 +38,7 @@ func (a *advisory) await(ctx context.Context) (Held, error) { return a.lock(ctx,
 
 func (a *advisory) lock(ctx context.Context, timeout time.Duration) (Held, error) {
 	waits := &notify.Fibonacci{Min: 10 * time.Millisecond, Max: 5 * time.Second, Jitter: 0.1}
-	for reached := false; ; {
+	for reached, before := false, false; ; { // before: an earlier session has asked for the lock
 		waited := false // whether the session has asked for the lock with a wait
 		session, err := core.NewSession(ctx, a.db, core.SessionOptions{IdleTimeout: a.idle})
 		if err == nil {
@@ -49,9 +50,11 @@ func (a *advisory) lock(ctx context.Context, timeout time.Duration) (Held, error
 			}
 			_ = session.Close() // frees whatever it holds
 			waited = asked && timeout > 0
+			before = before || asked
 		}
-		// Wait again after a restart of the server.
-		if timeout == 0 || !reached || ctx.Err() != nil || !server.ConnectionLost(err) && !server.Busy(err) {
+		// Wait again after a restart of the server, which may be read-only at first.
+		passes := server.ConnectionLost(err) || server.Busy(err) || before && errors.Is(err, errReadOnly)
+		if timeout == 0 || !reached || ctx.Err() != nil || !passes {
 			return nil, a.explain(ctx, waited, err)
 		}
 		retried.Add(1)
@@ -79,6 +82,8 @@ const appliesWithin = time.Second
 
 var errReplica = fmt.Errorf("%w: this server is a replica of another: connect to the one that takes the writes", ErrUnsafe)
 
+var errReadOnly = fmt.Errorf("%w: the server is read-only, as a replica is: connect to the one that takes the writes, or take a lease", ErrUnsafe)
+
 // acquire takes the lock if the server's advisory locks exclude all other holders. asked reports whether it has asked for the lock.
 func (a *advisory) acquire(ctx context.Context, session *core.Session, timeout time.Duration) (lock *core.Lock, asked bool, err error) {
 	caps := session.Capabilities()
@@ -92,6 +97,8 @@ func (a *advisory) acquire(ctx context.Context, session *core.Session, timeout t
 		return nil, false, err
 	case applies:
 		return nil, false, errReplica
+	case caps.ReadOnly && !caps.Galera && !caps.MultiPrimary && !caps.Replica:
+		return nil, false, errReadOnly
 	case caps.WritersElsewhere():
 		return nil, false, fmt.Errorf("%w: take a lease", ErrUnsafe)
 	}

@@ -98,3 +98,43 @@ func TestLockWaitsThroughARestart(t *testing.T) {
 		require.ErrorIs(t, holder.Release(t.Context()), notify.ErrLockLost)
 	})
 }
+
+// A wait for a lock survives the loss of its session to a server that is read-only for a while, as after a failover.
+func TestLockWaitsWhileReadOnly(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, shared *mysqltest.Server) {
+		s := shared.Start(t)
+		db, _ := openState(t, s)
+		m, err := guard.NewMutex(db, "x", guard.MutexOptions{})
+		require.NoError(t, err)
+		holder := mustLock(t, m)
+		got := mysqltest.Result(func() error {
+			held, err := m.Lock(shortly(t, 2*time.Minute))
+			if err == nil {
+				err = held.Release(t.Context())
+			}
+			return err
+		})
+		admin := s.Admin(t)
+		var waiter uint64
+		require.Eventually(t, func() bool {
+			return admin.QueryRowContext(t.Context(), "SELECT ID FROM information_schema.PROCESSLIST WHERE STATE = 'User lock'").Scan(&waiter) == nil
+		}, patience, tick)
+		mysqltest.Exec(t, admin, "SET GLOBAL read_only = 1")
+		mysqltest.KillSession(t, admin, waiter)
+		before := mysqltest.Value[string](t, admin, "SELECT VARIABLE_VALUE FROM "+status(s)+" WHERE VARIABLE_NAME = 'Connections'")
+		require.Eventually(t, func() bool { // it tries again and again
+			return mysqltest.Value[bool](t, admin, "SELECT VARIABLE_VALUE > ? + 3 FROM "+status(s)+" WHERE VARIABLE_NAME = 'Connections'", before)
+		}, patience, tick)
+		mysqltest.Exec(t, admin, "SET GLOBAL read_only = 0")
+		require.NoError(t, holder.Release(t.Context()))
+		require.NoError(t, mysqltest.Receive(t, got))
+	})
+}
+
+// status is the table of the server's counters.
+func status(s *mysqltest.Server) string {
+	if s.IsMariaDB() {
+		return "information_schema.GLOBAL_STATUS"
+	}
+	return "performance_schema.global_status"
+}

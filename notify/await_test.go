@@ -164,7 +164,7 @@ func TestAwaitWhileConnectingTimesOut(t *testing.T) {
 		for _, id := range mysqltest.Values[uint64](t, admin, "SELECT ID FROM information_schema.PROCESSLIST WHERE DB = ?", db.Name()) {
 			mysqltest.KillSession(t, admin, id)
 		}
-		require.Eventually(t, func() bool { return tries.Load() > 10 }, patience, tick)
+		require.Eventually(t, func() bool { return tries.Load() > 20 }, patience, tick)
 		away.Store(false)
 		mysqltest.Exec(t, changes.Pool(), "UPDATE stock SET n = 1")
 		require.NoError(t, mysqltest.Receive(t, found))

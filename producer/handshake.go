@@ -1,6 +1,7 @@
 package producer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -23,6 +24,8 @@ type handshake struct {
 	once     sync.Once     // closes ready
 	rests    time.Duration // the longest wait between two repeated turns: againLast
 	taken    []request     // taken by the current Run and not answered yet
+	together int           // the most requests of the next commit, because more took too long; 0 means no limit
+	patience time.Duration // insertPatience
 
 	mu    sync.Mutex
 	ended chan struct{} // closed when the current Run ends; nil if none runs
@@ -52,7 +55,7 @@ const (
 )
 
 func newHandshake(p *Producer) *handshake {
-	return &handshake{producer: p, requests: make(chan request), ready: make(chan struct{}), rests: againLast}
+	return &handshake{producer: p, requests: make(chan request), ready: make(chan struct{}), rests: againLast, patience: insertPatience}
 }
 
 // errTurns refuses a transaction of the caller, because Run does not control when it commits.
@@ -197,7 +200,7 @@ func (h *handshake) gather(first request) {
 // the requests that were not stored then stay for the next session.
 func (h *handshake) insert(ctx context.Context, session *core.Session) (stored bool, err error) {
 	// A turn that has begun is finished even if ctx ends. Its callers would otherwise get ErrUnknown.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), insertPatience)
+	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), h.patience, fmt.Errorf("the messages take longer than %v", h.patience))
 	defer cancel()
 	// A message that fits into no packet must not fail the other requests.
 	packet := session.Capabilities().MaxAllowedPacket
@@ -211,7 +214,7 @@ func (h *handshake) insert(ctx context.Context, session *core.Session) (stored b
 	if len(h.taken) == 0 {
 		return false, nil
 	}
-	together := len(h.taken)
+	together := cmp.Or(h.together, len(h.taken))
 	for len(h.taken) > 0 {
 		some := h.taken[:min(together, len(h.taken))]
 		var rows []row
@@ -227,6 +230,9 @@ func (h *handshake) insert(ctx context.Context, session *core.Session) (stored b
 		})
 		switch {
 		case session.Err() != nil && SafeToRetry(err):
+			if ctx.Err() != nil && !stored {
+				h.slow(len(some), fmt.Errorf("%w: %w", context.Cause(ctx), err))
+			}
 			return false, err
 		case len(some) > 1 && server.Number(err) != 0 && !server.Retryable(err): // the server refuses a row, which must not fail the others
 			together = 1
@@ -244,11 +250,19 @@ func (h *handshake) insert(ctx context.Context, session *core.Session) (stored b
 		stored = stored || err == nil
 		h.taken = h.taken[len(some):]
 	}
-	h.taken = nil
+	h.taken, h.together = nil, 0
 	if stored {
 		h.producer.Notify(ctx)
 	}
 	return stored, nil // the callers have the errors
+}
+
+// slow makes the next session commit fewer requests together, because these took too long. If it was one request, it fails.
+func (h *handshake) slow(requests int, err error) {
+	if h.together = max(1, requests/2); requests == 1 {
+		h.taken[0].answer <- answer{err: err}
+		h.taken = h.taken[1:]
+	}
 }
 
 // publish hands the messages to Run, and waits until they are committed.

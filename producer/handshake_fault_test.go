@@ -1,9 +1,12 @@
 package producer
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"log/slog"
+	"net"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -250,5 +253,46 @@ func TestHandshakeCallerLeaves(t *testing.T) {
 		mysqltest.Exec(t, blocker, "DO RELEASE_LOCK(?)", lock)
 		require.ErrorIs(t, <-h.end, context.Canceled)
 		assert.Equal(t, 1, count(t, db, "x"))
+	})
+}
+
+// slowConn sends 400 KB a second.
+type slowConn struct{ net.Conn }
+
+func (c slowConn) Write(p []byte) (int, error) {
+	<-time.After(time.Duration(len(p)) * time.Second / 400_000)
+	return c.Conn.Write(p)
+}
+
+// Messages that take too long together are inserted in several turns. One that takes too long alone fails.
+func TestHandshakeOverASlowConnection(t *testing.T) {
+	mysqltest.NotShort(t, "TestHandshakeReconnects")
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config := s.Database(t)
+		direct := open(t, config)
+		require.NoError(t, schema.Init(t.Context(), direct.Pool(), "x"))
+		config.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			conn, err := new(net.Dialer).DialContext(ctx, network, addr)
+			return slowConn{conn}, err
+		}
+		p, err := New(open(t, config), "x", Options{Mode: modeHandshake, BatchBytes: 250_000})
+		require.NoError(t, err)
+		p.handshake.patience = 2 * time.Second
+		h := runIt(t, p)
+		ctx := deadline(t)
+		first := publishing(ctx, h, payload(0)) // while it is inserted, the others gather
+		var others []<-chan error
+		for range 8 { // 0.5 s each
+			others = append(others, publishing(ctx, h, Message{Payload: bytes.Repeat([]byte("x"), 200_000)}))
+		}
+		require.NoError(t, mysqltest.Receive(t, first))
+		for _, published := range others {
+			require.NoError(t, mysqltest.Receive(t, published))
+		}
+		_, err = h.Publish(ctx, slices.Repeat([]Message{{Payload: bytes.Repeat([]byte("x"), 200_000)}}, 6)...)
+		require.ErrorContains(t, err, "take longer than 2s")
+		_, err = h.Publish(ctx, payload(1))
+		require.NoError(t, err)
+		require.Equal(t, 10, count(t, direct, "x"))
 	})
 }

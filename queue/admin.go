@@ -194,14 +194,29 @@ func (q *Queue) change(ctx context.Context, what string, f Filter, set string, a
 			return n, q.error(what, err)
 		}
 		after = ids[len(ids)-1]
-		// Repeat the condition, because a worker may have changed the tasks since.
-		err = server.Again(ctx, server.Retryable, func() error {
-			changed, err := q.changeSome(ctx, ids, "SET "+set+where, slices.Concat(args, condition)...)
-			n += changed
-			return err
-		})
+		var keyed []uint64
+		err = q.db.Pool().SelectContext(ctx, &keyed, "SELECT id FROM "+schema.TaskTable+byID+" WHERE "+among(ids)+" AND unique_key IS NOT NULL ORDER BY id")
 		if err != nil {
 			return n, q.error(what, err)
+		}
+		// A transaction may have a key locked. A task that waits for that holds no other's row.
+		parts := [][]uint64{slices.DeleteFunc(ids, func(id uint64) bool { _, has := slices.BinarySearch(keyed, id); return has })}
+		for _, id := range keyed {
+			parts = append(parts, []uint64{id})
+		}
+		for _, part := range parts {
+			if len(part) == 0 {
+				continue
+			}
+			// Repeat the condition, because a worker may have changed the tasks since.
+			err = server.Again(ctx, server.Retryable, func() error {
+				changed, err := q.changeSome(ctx, part, "SET "+set+where, slices.Concat(args, condition)...)
+				n += changed
+				return err
+			})
+			if err != nil {
+				return n, q.error(what, err)
+			}
 		}
 	}
 }

@@ -278,7 +278,7 @@ func newStore(tb testing.TB, db *notify.DB, skip bool) *store {
 	tb.Cleanup(func() { require.NoError(tb, session.Close()) })
 	return &store{
 		session: session, queue: "mail", owner: "test", answer: defaultAnswer, visibility: time.Minute, skip: skip, lapses: defaultLapses,
-		retried: func() {}, log: testLogger(tb),
+		retried: func() {}, log: testLogger(tb), locked: map[string]time.Time{},
 	}
 }
 

@@ -3,6 +3,7 @@ package queue
 import (
 	"context"
 	"database/sql"
+	"slices"
 	"strconv"
 	"time"
 
@@ -107,15 +108,22 @@ func claimsOf(tasks []Task) map[claim]bool {
 	return claims
 }
 
-// giveUp gives up the claims on cancelled tasks, and calls changed if there are any.
+// giveUp gives up the claims on cancelled tasks, and calls changed if there are any. Those whose keys are locked lapse, and endLapsed
+// ends them.
 func (l *store) giveUp(ctx context.Context, tasks []Task, changed func()) error {
 	if len(tasks) == 0 {
 		return nil
 	}
 	err := l.transact(ctx, func(ctx context.Context, conn *sqlx.Conn) error {
+		if _, err := conn.ExecContext(ctx, "START TRANSACTION"); err != nil {
+			return err
+		}
+		free, err := l.unlocked(ctx, conn, idsOf(tasks))
+		if err != nil {
+			return err
+		}
 		var p packet
-		p.add(nil, "START TRANSACTION")
-		l.settle(&p, cancelledOutcomes(tasks))
+		l.settle(&p, cancelledOutcomes(slices.DeleteFunc(slices.Clone(tasks), func(t Task) bool { return !slices.Contains(free, t.ID) })))
 		p.add(nil, "COMMIT")
 		return p.send(ctx, conn)
 	})
@@ -148,6 +156,11 @@ func (l *store) endLapsed(ctx context.Context) (ended int, err error) {
 		if err := first.send(ctx, conn); err != nil {
 			return err
 		}
+		free, err := l.unlocked(ctx, conn, idsOf(tasks))
+		if err != nil {
+			return err
+		}
+		tasks = slices.DeleteFunc(tasks, func(t Task) bool { return !slices.Contains(free, t.ID) })
 		l.settle(&second, cancelledOutcomes(tasks))
 		second.add(nil, "COMMIT")
 		ended = len(tasks)
@@ -179,6 +192,7 @@ func (h *pool) cancel(tasks []Task) (free []Task) {
 	for _, claim := range h.waiting {
 		if claim.cancelled {
 			claim.settled = true
+			h.over(claim)
 			h.outcomes = append(h.outcomes, outcome{held: claim, kind: wasCancelled})
 		} else {
 			waiting = append(waiting, claim)

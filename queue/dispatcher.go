@@ -256,12 +256,17 @@ func (d *dispatcher) round(ctx context.Context, stopping bool) (worked bool, err
 
 // limitNext limits how many tasks the next claim may ask for. The payloads of many tasks may take longer than a session waits
 // for an answer: after a session that was lost during a claim the worker claims one task, and twice as many after every
-// claim that succeeds. It also notes that the lost claim may still be committed.
+// claim that succeeds. If one task takes longer, the next session waits longer, up to 32 times as long. It also notes that the lost
+// claim may still be committed.
 func (w *worker) limitNext(want int, err error) {
 	switch {
 	case err != nil && server.Number(err) == 0 && want > 0:
+		if want == 1 {
+			w.longer = min(w.longer+1, 5)
+		}
 		w.atOnce, w.unanswered = 1, time.Now().Add(w.options.Visibility)
 	case err == nil && want > 0:
+		w.longer = 0
 		if w.atOnce *= 2; w.atOnce > w.options.Batch {
 			w.atOnce = 0
 		}
@@ -373,9 +378,13 @@ func (d *dispatcher) renew(ctx context.Context) error {
 	if len(tasks) == 0 {
 		return nil
 	}
-	lost, started, err := d.store.renew(ctx, tasks)
+	lost, locked, started, err := d.store.renew(ctx, tasks)
 	if err != nil {
 		return err
+	}
+	if len(locked) > 0 { // try again soon
+		d.renewed = d.renewed.Add(keyAgain - d.options.Visibility/3)
+		tasks = slices.DeleteFunc(tasks, func(t Task) bool { return slices.Contains(idsOf(locked), t.ID) })
 	}
 	for _, t := range d.pool.renewed(tasks, lost, started, d.options.Visibility) {
 		d.log.WarnContext(ctx, "the claim on a task is lost", "task", t.ID, "attempt", t.Attempt)

@@ -105,6 +105,10 @@ func (l *store) promoteSome(ctx context.Context) (ready, moved int, err error) {
 		if err := first.send(ctx, conn); err != nil {
 			return err
 		}
+		dead, err := l.unlocked(ctx, conn, dead)
+		if err != nil {
+			return err
+		}
 		if len(due) > 0 {
 			second.add(nil, "UPDATE "+schema.TaskTable+byID+" SET state = 'ready', claim_order = priority, state_at = "+noTime+" WHERE "+among(due))
 		}

@@ -228,12 +228,12 @@ func (c slowConn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// A worker that can't read the tasks of a whole claim in time, here 2.5 s, claims fewer.
+// A worker that can't read the tasks of a whole claim in time, here 2.5 s, claims fewer, and then waits longer for a single task.
 func TestSmallerClaimAfterALoss(t *testing.T) {
 	mysqltest.NotShort(t, "TestReconnects")
 	eachMode(t, func(t *testing.T, s *mysqltest.Server, mode string) {
 		db, config := database(t, s)
-		enqueue(t, newQueue(t, db, Options{}), slices.Repeat([]string{strings.Repeat("x", 50_000)}, 20)...)
+		enqueue(t, newQueue(t, db, Options{}), append(slices.Repeat([]string{strings.Repeat("x", 50_000)}, 20), strings.Repeat("x", 700_000))...)
 		config.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
 			conn, err := new(net.Dialer).DialContext(ctx, network, addr)
 			return slowConn{conn}, err
@@ -246,7 +246,7 @@ func TestSmallerClaimAfterALoss(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		result := make(chan error, 1)
 		go func() { result <- w.run(ctx, func(context.Context, Task) error { return nil }) }()
-		eventually(t, func() bool { return inState(t, db, stateDone) == 20 }, "not all tasks are done")
+		eventually(t, func() bool { return inState(t, db, stateDone) == 21 }, "not all tasks are done")
 		stop()
 		assert.NoError(t, mysqltest.Receive(t, result))
 	})
@@ -354,7 +354,7 @@ func TestLateResult(t *testing.T) {
 			require.NoError(t, err)
 			assert.Len(t, tooLate, 1)
 		}
-		lost, _, err := late.renew(t.Context(), old)
+		lost, _, _, err := late.renew(t.Context(), old)
 		require.NoError(t, err)
 		assert.Equal(t, old, lost)
 		require.ErrorIs(t, finishAlone(t.Context(), db, old[0]), ErrClaimLost)

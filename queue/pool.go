@@ -367,6 +367,7 @@ func (h *pool) release() {
 	}
 	for _, claim := range h.waiting {
 		claim.settled = true
+		h.over(claim)
 		h.outcomes = append(h.outcomes, outcome{held: claim, kind: wasReleased})
 	}
 	h.waiting = nil

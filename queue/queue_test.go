@@ -377,7 +377,7 @@ func TestFinishTxAfterARenewal(t *testing.T) {
 			defer func() { _ = tx.Rollback() }()
 			var n int
 			require.NoError(t, tx.GetContext(t.Context(), &n, "SELECT COUNT(*) FROM mqnotify_queue"))
-			lost, _, err := l.renew(t.Context(), tasks)
+			lost, _, _, err := l.renew(t.Context(), tasks)
 			require.NoError(t, err)
 			require.Empty(t, lost)
 			return FinishTx(t.Context(), tx, tasks[0])

@@ -14,6 +14,7 @@ import (
 
 	"github.com/mqnotify/mqnotify/internal/name"
 	"github.com/mqnotify/mqnotify/internal/schema"
+	"github.com/mqnotify/mqnotify/internal/server"
 	"github.com/mqnotify/mqnotify/notify"
 )
 
@@ -170,7 +171,8 @@ func (l *store) enterDue(ctx context.Context) (entered int, err error) {
 }
 
 // enterNext enters one recurring task, unless none is due. A recurring task that can't be entered here is
-// skipped from then on, so that it delays nothing else: another worker's host may know its zone.
+// skipped from then on, so that it delays nothing else: another worker's host may know its zone. One whose unique key is locked is
+// skipped for a while.
 func (l *store) enterNext(ctx context.Context) (entered int, more bool, err error) {
 	err = l.transact(ctx, func(ctx context.Context, conn *sqlx.Conn) error {
 		entered, more = 0, false
@@ -212,7 +214,11 @@ func (l *store) enterNext(ctx context.Context) (entered int, more bool, err erro
 			}
 		}
 		if _, err := enter(ctx, conn, l.queue, []row{r}, math.MaxInt); err != nil {
-			return err
+			if !server.Is(err, server.ErrLockWaitTimeout) {
+				return err
+			}
+			l.locked[name] = time.Now().Add(lockedFor) // a transaction has the unique key locked: it delays no other task
+			return rollback(ctx, conn)
 		}
 		entered = 1
 		if _, err := conn.ExecContext(ctx, "UPDATE "+schema.ScheduleTable+" SET next_at = ? WHERE queue = ? AND name = ?",
@@ -227,12 +233,23 @@ func (l *store) enterNext(ctx context.Context) (entered int, more bool, err erro
 
 // known returns the part of a WHERE that excludes the recurring tasks that can't be entered here.
 func (l *store) known() (and string, args []any) {
+	for name, until := range l.locked {
+		if time.Now().Before(until) {
+			and += " AND name <> ?"
+			args = append(args, name)
+		} else {
+			delete(l.locked, name)
+		}
+	}
 	for _, u := range l.unknown {
 		and += " AND NOT (name = ? AND cron = ?)"
 		args = append(args, u[0], u[1])
 	}
 	return and, args
 }
+
+// lockedFor is how long a recurring task whose unique key was locked is skipped. Every attempt waits for the lock for 2 s.
+const lockedFor = 10 * time.Second
 
 func rollback(ctx context.Context, conn *sqlx.Conn) error {
 	_, err := conn.ExecContext(ctx, "ROLLBACK")

@@ -159,20 +159,29 @@ func (l *store) lateOf(ctx context.Context, outcomes []outcome) (late []Task, er
 	return late, err
 }
 
-// renew makes the claims hold for another visibility timeout, and returns those that
-// are lost. started is when the renewal began.
-func (l *store) renew(ctx context.Context, tasks []Task) (lost []Task, started time.Time, err error) {
-	claims := byAttempt{}
-	ids := make([]uint64, len(tasks))
-	for i, t := range tasks {
-		claims.add(t)
-		ids[i] = t.ID
-	}
+// renew makes the claims hold for another visibility timeout, and returns those that are lost. locked are those that hold no longer than
+// before, because another transaction, such as that of FinishTx, has their rows locked. started is when the renewal began.
+func (l *store) renew(ctx context.Context, tasks []Task) (lost, locked []Task, started time.Time, err error) {
+	ids := idsOf(tasks)
 	err = l.transact(ctx, func(ctx context.Context, conn *sqlx.Conn) error {
-		lost = nil
+		free := ids
+		lost, locked = nil, nil
 		var held []Task
-		var p packet
-		p.add(nil, "START TRANSACTION")
+		var first, p packet
+		first.add(nil, "START TRANSACTION")
+		if l.skip {
+			free = nil
+			first.add(readIDs(&free), "SELECT id FROM "+schema.TaskTable+byID+" WHERE "+among(ids)+" FOR UPDATE SKIP LOCKED")
+		}
+		if err := first.send(ctx, conn); err != nil {
+			return err
+		}
+		claims := byAttempt{}
+		for _, t := range tasks {
+			if slices.Contains(free, t.ID) {
+				claims.add(t)
+			}
+		}
 		for _, condition := range claims.are(stateInProgress) { // also cancelled tasks, as long as their handlers run
 			p.add(nil, "UPDATE "+schema.TaskTable+byID+" SET state_at = UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND WHERE "+condition,
 				l.visibility.Microseconds())
@@ -184,10 +193,17 @@ func (l *store) renew(ctx context.Context, tasks []Task) (lost []Task, started t
 			return err
 		}
 		has := claimsOf(held)
-		lost = slices.DeleteFunc(slices.Clone(tasks), func(t Task) bool { return has[claim{t.ID, t.Attempt}] })
+		for _, t := range tasks {
+			switch {
+			case !has[claim{t.ID, t.Attempt}]:
+				lost = append(lost, t)
+			case !slices.Contains(free, t.ID):
+				locked = append(locked, t)
+			}
+		}
 		return nil
 	})
-	return lost, started, err
+	return lost, locked, started, err
 }
 
 // abandoned gives back the tasks that this owner has claimed and does not know of, because the answer

@@ -35,7 +35,8 @@ type store struct {
 	retried    func() // called for every transaction that is repeated
 	log        *slog.Logger
 
-	unknown [][2]string // recurring tasks that can't be entered here, by name and cron
+	unknown [][2]string          // recurring tasks that can't be entered here, by name and cron
+	locked  map[string]time.Time // recurring tasks whose unique keys are locked, and until when they are skipped
 
 	passed    Task             // the last task that was claimed; empty if the next claim is a full scan
 	scannedAt time.Time        // when the last full scan ended

@@ -2,6 +2,8 @@ package queue
 
 import (
 	"context"
+	"database/sql"
+	"errors"
 	"fmt"
 	"time"
 
@@ -61,7 +63,7 @@ type Task struct {
 // roll back. After its commit the handler returns nil as usual.
 //
 // Make it the last statement before the commit, because it locks the task's row. While that is
-// locked the worker can't renew the claims of all its tasks, waits for it, and claims nothing.
+// locked the worker can't renew its claim on this task.
 //
 // Begin the transaction READ COMMITTED: under REPEATABLE READ MariaDB since 11.6.2
 // (innodb_snapshot_isolation) refuses it, with error 1020, if the worker has renewed the claim
@@ -69,6 +71,13 @@ type Task struct {
 func FinishTx(ctx context.Context, tx notify.Tx, task Task) error {
 	if server.IsPool(tx) {
 		return optionsf("FinishTx on a pool, which commits each statement by itself: pass the handler's transaction")
+	}
+	if task.Unique != "" { // another transaction may have the key locked: wait for it before the task's row is locked
+		var there uint64
+		err := tx.QueryRowContext(ctx, "SELECT task FROM "+schema.TaskKeyTable+" WHERE queue = ? AND unique_key = ? FOR UPDATE", task.Queue, task.Unique).Scan(&there)
+		if err != nil && !errors.Is(err, sql.ErrNoRows) {
+			return fmt.Errorf("queue: finish task %d: %w", task.ID, explain(err))
+		}
 	}
 	result, err := tx.ExecContext(ctx, "UPDATE "+schema.TaskTable+
 		" SET state = 'done', state_at = UTC_TIMESTAMP(6), last_error = NULL"+

@@ -4,6 +4,9 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"slices"
+
+	"github.com/jmoiron/sqlx"
 
 	"github.com/mqnotify/mqnotify/internal/schema"
 	"github.com/mqnotify/mqnotify/internal/server"
@@ -87,6 +90,34 @@ func takeKey(ctx context.Context, tx notify.Tx, queue, key string) (taken bool, 
 func freeKeys(ids []uint64) string {
 	return "DELETE k FROM " + schema.TaskTable + " t" + byID + " STRAIGHT_JOIN " + itsKey +
 		" WHERE " + among(ids) + " AND t.state IN ('done', 'dead')"
+}
+
+// unlocked returns the tasks, whose rows the transaction has locked, without those whose keys another transaction has locked. It locks
+// the others' keys. It does not wait, unless the server has no SKIP LOCKED: then it returns all.
+func (l *store) unlocked(ctx context.Context, conn *sqlx.Conn, ids []uint64) ([]uint64, error) {
+	if !l.skip || len(ids) == 0 {
+		return ids, nil
+	}
+	var mine, all []uint64
+	var p packet
+	query := "SELECT t.id FROM " + schema.TaskTable + " t" + byID + " STRAIGHT_JOIN " + itsKey + " WHERE " + among(ids)
+	p.add(readIDs(&mine), query+" FOR UPDATE SKIP LOCKED")
+	p.add(readIDs(&all), query)
+	if err := p.send(ctx, conn); err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(slices.Clone(ids), func(id uint64) bool { return slices.Contains(all, id) && !slices.Contains(mine, id) }), nil
+}
+
+func readIDs(ids *[]uint64) func(rows *sql.Rows) error {
+	return func(rows *sql.Rows) error {
+		var id uint64
+		if err := rows.Scan(&id); err != nil {
+			return err
+		}
+		*ids = append(*ids, id)
+		return nil
+	}
 }
 
 // pruneKeys deletes the keys of tasks that no longer exist.

@@ -199,7 +199,7 @@ func TestUniqueKeyHoldsOnlyTheEnd(t *testing.T) {
 		ids, err := q.EnqueueTx(t.Context(), tx, Entry{Unique: "key"})
 		require.NoError(t, err)
 		require.Equal(t, []uint64{0}, ids)
-		lost, _, err := l.renew(t.Context(), tasks)
+		lost, _, _, err := l.renew(t.Context(), tasks)
 		require.NoError(t, err)
 		require.Empty(t, lost)
 		other := openConfig(t, config) // nor from their answer those who ask the same

@@ -29,6 +29,7 @@ type worker struct {
 	idle    time.Duration // its session's IdleTimeout
 	answer  time.Duration // how long a packet of statements may take
 	atOnce  int           // the most tasks that the next claim asks for; 0 means no limit
+	longer  int           // how often the claim of one task had no answer; each time doubles how long the packets of the next session may take
 	// unanswered is until when a claim without an answer may still be committed, after the worker has looked for its tasks: a COMMIT
 	// can wait for a replica.
 	unanswered time.Time
@@ -175,7 +176,8 @@ func (w *worker) connect(ctx context.Context, pool *pool) (worked bool, err erro
 	}
 	store := &store{
 		session: session, queue: w.queue.name, ordered: ordered, owner: w.options.Owner,
-		visibility: w.options.Visibility, answer: w.answer, lapses: w.options.Lapses, discard: w.options.Discard, retried: func() { w.note("retried") }, log: w.log,
+		visibility: w.options.Visibility, answer: w.answer << w.longer, lapses: w.options.Lapses, discard: w.options.Discard, retried: func() { w.note("retried") }, log: w.log,
+		locked: map[string]time.Time{},
 	}
 	defer func() { _ = store.session.Close() }() // not the session above if the worker has rested
 	if store.skip, err = store.skipLocked(ctx); err != nil {
