@@ -49,9 +49,9 @@ const (
 	// it would miss the new rows. The producer therefore repeats the turn, after waits that
 	// double from againFirst to againLast, and then stops.
 	againFirst, againLast = time.Millisecond, 4096 * time.Millisecond
-	// insertPatience bounds the inserts of a turn. A server that takes longer
-	// counts as lost.
-	insertPatience = 30 * time.Second
+	// insertPatience bounds the inserts of a turn. A server that takes longer counts as lost. A session that has a lock may not be
+	// busy for longer: see core.Session.Do.
+	insertPatience = 12 * time.Second
 )
 
 func newHandshake(p *Producer) *handshake {

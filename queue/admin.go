@@ -141,7 +141,7 @@ func (q *Queue) Retry(ctx context.Context, f Filter, retries int) (n int, err er
 		return 0, optionsf("only tasks that are dead, failed or scheduled can be retried")
 	}
 	f.cancelled = slices.Contains(f.States, stateDead)
-	n, err = q.change(ctx, "retry tasks of", f, retrySet, retriesOf(retries))
+	n, err = q.change(ctx, "retry tasks of", f, false, retrySet, retriesOf(retries))
 	if n > 0 {
 		q.changed()
 	}
@@ -164,7 +164,7 @@ func (q *Queue) Cancel(ctx context.Context, f Filter) (n int, err error) {
 	if slices.ContainsFunc(f.States, func(s string) bool { return s == stateDone || s == stateDead }) {
 		return 0, optionsf("tasks that are done or dead can't be cancelled")
 	}
-	n, err = q.change(ctx, "cancel tasks of", f, cancelSet)
+	n, err = q.change(ctx, "cancel tasks of", f, true, cancelSet)
 	if n > 0 { // workers may have some of them, and the next task of an ordered queue may be claimable now
 		q.changed()
 	}
@@ -174,8 +174,9 @@ func (q *Queue) Cancel(ctx context.Context, f Filter) (n int, err error) {
 // rowsAtOnce is the maximum number of rows that a transaction changes or deletes.
 const rowsAtOnce = 500
 
-// change sets columns of the tasks that the filter selects, in transactions of up to rowsAtOnce tasks.
-func (q *Queue) change(ctx context.Context, what string, f Filter, set string, args ...any) (n int, err error) {
+// change sets columns of the tasks that the filter selects, in transactions of up to rowsAtOnce tasks. frees means that the tasks may
+// lose their unique keys: a task with a key then has a transaction of its own.
+func (q *Queue) change(ctx context.Context, what string, f Filter, frees bool, set string, args ...any) (n int, err error) {
 	if f.After != 0 || f.Limit != 0 {
 		return 0, optionsf("After and Limit are for List: give IDs to change only some of the tasks")
 	}
@@ -195,9 +196,11 @@ func (q *Queue) change(ctx context.Context, what string, f Filter, set string, a
 		}
 		after = ids[len(ids)-1]
 		var keyed []uint64
-		err = q.db.Pool().SelectContext(ctx, &keyed, "SELECT id FROM "+schema.TaskTable+byID+" WHERE "+among(ids)+" AND unique_key IS NOT NULL ORDER BY id")
-		if err != nil {
-			return n, q.error(what, err)
+		if frees {
+			err = q.db.Pool().SelectContext(ctx, &keyed, "SELECT id FROM "+schema.TaskTable+byID+" WHERE "+among(ids)+" AND unique_key IS NOT NULL ORDER BY id")
+			if err != nil {
+				return n, q.error(what, err)
+			}
 		}
 		// A transaction may have a key locked. A task that waits for that holds no other's row.
 		parts := [][]uint64{slices.DeleteFunc(ids, func(id uint64) bool { _, has := slices.BinarySearch(keyed, id); return has })}

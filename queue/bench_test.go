@@ -277,7 +277,7 @@ func newStore(tb testing.TB, db *notify.DB, skip bool) *store {
 	require.NoError(tb, err)
 	tb.Cleanup(func() { require.NoError(tb, session.Close()) })
 	return &store{
-		session: session, queue: "mail", owner: "test", answer: defaultAnswer, visibility: time.Minute, skip: skip, lapses: defaultLapses,
+		session: session, queue: "mail", owner: "test", answer: defaultAnswer, visibility: time.Minute, skip: skip, skips: true, lapses: defaultLapses,
 		retried: func() {}, log: testLogger(tb), locked: map[string]time.Time{},
 	}
 }

@@ -383,7 +383,7 @@ func (d *dispatcher) renew(ctx context.Context) error {
 		return err
 	}
 	if len(locked) > 0 { // try again soon
-		d.renewed = d.renewed.Add(keyAgain - d.options.Visibility/3)
+		d.renewed = d.renewed.Add(min(0, keyAgain-d.options.Visibility/3))
 		tasks = slices.DeleteFunc(tasks, func(t Task) bool { return slices.Contains(idsOf(locked), t.ID) })
 	}
 	for _, t := range d.pool.renewed(tasks, lost, started, d.options.Visibility) {

@@ -143,7 +143,13 @@ func TestLockedKeyOfARecurringTask(t *testing.T) {
 		l, _ := briefly(t, db)
 		entered, err := l.enterDue(t.Context())
 		require.NoError(t, err)
+		require.Zero(t, entered)
+		entered, err = l.enterDue(t.Context())
+		require.NoError(t, err)
 		require.Equal(t, 1, entered)
+		v, err := l.poll(t.Context())
+		require.NoError(t, err)
+		require.True(t, v.any && v.recurs && v.due < 0, "it stays due")
 		require.NoError(t, tx.Rollback())
 		clear(l.locked) // as after a while
 		entered, err = l.enterDue(t.Context())

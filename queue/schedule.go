@@ -180,6 +180,14 @@ func (l *store) enterNext(ctx context.Context) (entered int, more bool, err erro
 		var key sql.NullString
 		e := Entry{}
 		known, args := l.known()
+		for name, until := range l.locked {
+			if time.Now().Before(until) {
+				known += " AND name <> ?"
+				args = append(args, name)
+			} else {
+				delete(l.locked, name)
+			}
+		}
 		query := "SELECT name, cron, CAST(UTC_TIMESTAMP(6) AS CHAR), priority, retries, unique_key, payload FROM " + schema.ScheduleTable +
 			" WHERE queue = ? AND next_at <= UTC_TIMESTAMP(6)" + known + " ORDER BY next_at LIMIT 1 FOR UPDATE"
 		if l.skip {
@@ -217,7 +225,9 @@ func (l *store) enterNext(ctx context.Context) (entered int, more bool, err erro
 			if !server.Is(err, server.ErrLockWaitTimeout) {
 				return err
 			}
-			l.locked[name] = time.Now().Add(lockedFor) // a transaction has the unique key locked: it delays no other task
+			// A transaction has the unique key locked. The next call skips the task, so that it delays no other; this one ends, because each
+			// attempt has waited for 2 s.
+			l.locked[name], more = time.Now().Add(lockedFor), false
 			return rollback(ctx, conn)
 		}
 		entered = 1
@@ -233,14 +243,6 @@ func (l *store) enterNext(ctx context.Context) (entered int, more bool, err erro
 
 // known returns the part of a WHERE that excludes the recurring tasks that can't be entered here.
 func (l *store) known() (and string, args []any) {
-	for name, until := range l.locked {
-		if time.Now().Before(until) {
-			and += " AND name <> ?"
-			args = append(args, name)
-		} else {
-			delete(l.locked, name)
-		}
-	}
 	for _, u := range l.unknown {
 		and += " AND NOT (name = ? AND cron = ?)"
 		args = append(args, u[0], u[1])

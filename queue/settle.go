@@ -169,7 +169,7 @@ func (l *store) renew(ctx context.Context, tasks []Task) (lost, locked []Task, s
 		var held []Task
 		var first, p packet
 		first.add(nil, "START TRANSACTION")
-		if l.skip {
+		if l.skips {
 			free = nil
 			first.add(readIDs(&free), "SELECT id FROM "+schema.TaskTable+byID+" WHERE "+among(ids)+" FOR UPDATE SKIP LOCKED")
 		}

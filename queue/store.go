@@ -29,7 +29,8 @@ type store struct {
 	owner      string
 	visibility time.Duration
 	answer     time.Duration // how long a packet may take
-	skip       bool          // use SKIP LOCKED
+	skip       bool          // use SKIP LOCKED to claim
+	skips      bool          // the server has SKIP LOCKED
 	discard    bool
 	lapses     int    // how often a task comes back after its claim has lapsed
 	retried    func() // called for every transaction that is repeated

@@ -63,7 +63,7 @@ type Task struct {
 // roll back. After its commit the handler returns nil as usual.
 //
 // Make it the last statement before the commit, because it locks the task's row. While that is
-// locked the worker can't renew its claim on this task.
+// locked the worker can't renew its claim on this task, and, if the server has no SKIP LOCKED, any of its claims.
 //
 // Begin the transaction READ COMMITTED: under REPEATABLE READ MariaDB since 11.6.2
 // (innodb_snapshot_isolation) refuses it, with error 1020, if the worker has renewed the claim

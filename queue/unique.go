@@ -95,7 +95,7 @@ func freeKeys(ids []uint64) string {
 // unlocked returns the tasks, whose rows the transaction has locked, without those whose keys another transaction has locked. It locks
 // the others' keys. It does not wait, unless the server has no SKIP LOCKED: then it returns all.
 func (l *store) unlocked(ctx context.Context, conn *sqlx.Conn, ids []uint64) ([]uint64, error) {
-	if !l.skip || len(ids) == 0 {
+	if !l.skips || len(ids) == 0 {
 		return ids, nil
 	}
 	var mine, all []uint64

@@ -186,7 +186,7 @@ func (w *worker) connect(ctx context.Context, pool *pool) (worked bool, err erro
 	if !store.skip && w.options.Claim == claimSkipLocked {
 		return false, optionsf("the server has no SKIP LOCKED: use %q", claimUpdate)
 	}
-	store.skip = store.skip && w.options.Claim != claimUpdate
+	store.skips, store.skip = store.skip, store.skip && w.options.Claim != claimUpdate
 	some, err := store.abandoned(ctx, pool.known())
 	if err != nil {
 		return false, err

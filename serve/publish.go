@@ -225,8 +225,10 @@ func (s *Server) publishFailed(w http.ResponseWriter, r *http.Request, t *topic,
 		status, text = http.StatusBadGateway, "it is unknown whether the message is stored: send an Idempotency-Key, so that a retry is safe"
 	case server.Is(err, server.ErrNoSuchTable):
 		status, text = http.StatusConflict, "the database has no table for Idempotency-Keys: mqnotify init makes it"
-	case server.Permanent(err):
+	case server.Refused(err):
 		status, text = http.StatusConflict, "this table refuses the message"
+	case server.Permanent(err):
+		status, text = http.StatusInternalServerError, "the database refuses to store messages: the log of mqnotify serve says why"
 	}
 	s.log.WarnContext(r.Context(), "not published", "topic", t.name, "error", err)
 	if status == http.StatusServiceUnavailable {

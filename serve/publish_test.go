@@ -119,7 +119,11 @@ func TestRefusedPublishes(t *testing.T) {
 			assert.Equal(t, test.status, status, "%s: %s", test.body, answer)
 			assert.Empty(t, header.Get("Retry-After"))
 		}
-		status, answer, header := least.askAll(t, "DELETE", "/topics/orders/dead-letters/1", "")
+		mysqltest.ExecAll(t, db.Pool(), "DROP TRIGGER own", "CREATE TRIGGER own BEFORE INSERT ON orders FOR EACH ROW SIGNAL SQLSTATE '45000' SET MYSQL_ERRNO = 1449")
+		status, answer, header := all.askAll(t, "POST", "/topics/orders/messages", "x")
+		assert.Equal(t, http.StatusInternalServerError, status, answer)
+		assert.Empty(t, header.Get("Retry-After"))
+		status, answer, header = least.askAll(t, "DELETE", "/topics/orders/dead-letters/1", "")
 		assert.Equal(t, http.StatusForbidden, status, answer)
 		assert.Empty(t, header.Get("Retry-After"))
 		mysqltest.Exec(t, db.Pool(), "DROP TABLE mqnotify_dead_letter")

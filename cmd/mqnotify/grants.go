@@ -104,6 +104,9 @@ func (a *app) grants(o grantsOptions, topics []string) (string, error) {
 	}
 	var text strings.Builder
 	text.WriteString("-- Make the tables first (mqnotify init): servers refuse most grants on tables that do not exist.\n")
+	if literal.Replace(database) != database {
+		text.WriteString("-- On MySQL with partial_revokes=ON leave the backslashes out.\n")
+	}
 	for _, n := range needs {
 		if !slices.ContainsFunc(n.roles, func(role string) bool { return slices.Contains(o.roles, role) }) {
 			continue

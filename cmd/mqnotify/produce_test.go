@@ -11,6 +11,7 @@ import (
 	"testing/iotest"
 	"time"
 
+	"github.com/jmoiron/sqlx"
 	"github.com/stretchr/testify/require"
 
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
@@ -120,13 +121,16 @@ func TestProduceToABusyServer(t *testing.T) {
 		require.Eventually(t, func() bool { return len(stored()) == 1 }, patience, 25*time.Millisecond)
 		account := "ALTER USER '" + limited.User + "'@'%' WITH MAX_USER_CONNECTIONS "
 		mysqltest.Exec(t, db, account+"1")
-		for _, id := range mysqltest.Values[string](t, db, "SELECT ID FROM information_schema.PROCESSLIST WHERE USER = '"+limited.User+"'") {
-			mysqltest.Exec(t, db, "KILL "+id)
+		for _, id := range mysqltest.Values[uint64](t, db, "SELECT ID FROM information_schema.PROCESSLIST WHERE USER = '"+limited.User+"'") {
+			mysqltest.KillSession(t, db, id)
 		}
 		other, err := notify.OpenConfig(limited)
 		require.NoError(t, err)
-		conn, err := other.Pool().Connx(t.Context())
-		require.NoError(t, err)
+		var conn *sqlx.Conn
+		require.Eventually(t, func() bool { // the killed sessions may take a moment to end
+			conn, err = other.Pool().Connx(t.Context())
+			return err == nil
+		}, patience, 25*time.Millisecond)
 		write("two")
 		p.err.contains(t, "away or busy")
 		require.NoError(t, conn.Close())

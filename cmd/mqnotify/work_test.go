@@ -213,7 +213,7 @@ func TestInitQueue(t *testing.T) {
 		succeed(t, config, "init", "--queue", "mail", "--queue", "other", "--ordered")
 		require.Contains(t, fail(t, exitUsage, config, "init", "--queue", "mail"), "is ordered")
 		require.Contains(t, fail(t, exitUsage, config, "enqueue", "mail", "x", "--delay", "1s"), "ordered queue")
-		require.Contains(t, fail(t, exitUsage, config, "work", "mail", "--visibility", "1ms", "--", "true"), "Visibility 1ms: 100ms or more")
+		require.Contains(t, fail(t, exitUsage, config, "work", "mail", "--visibility", "1ms", "--", "true"), "Visibility 1ms: from 100ms")
 		w := background(t, config, "work", "mail", "--concurrency", "4", "--", "sh", "-c", `echo $(cat); sleep 0.05`)
 		succeed(t, config, "enqueue", "mail", "1", "2", "3", "4")
 		states(t, db, "done", "done", "done", "done")

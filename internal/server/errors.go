@@ -22,6 +22,7 @@ const (
 	ErrDBAccessDenied         = 1044
 	ErrAccessDenied           = 1045
 	ErrNotPrepared            = 1047 // a Galera node that is not in sync with the others
+	ErrBadNull                = 1048 // NULL in a column that is NOT NULL
 	ErrBadDatabase            = 1049
 	ErrServerShutdown         = 1053
 	ErrBadField               = 1054
@@ -49,6 +50,7 @@ const (
 	ErrAccountLimit           = 1226 // a limit of the account, such as MAX_USER_CONNECTIONS
 	ErrSpecificAccess         = 1227
 	ErrNotSupportedYet        = 1235
+	ErrOutOfRange             = 1264
 	ErrOptionPreventsWrite    = 1290 // --read-only
 	ErrRoutineExists          = 1304
 	ErrNoRoutine              = 1305
@@ -76,6 +78,7 @@ const (
 	ErrGTIDModeOff            = 3062 // a wait for a GTID with gtid_mode=OFF
 	ErrHookFailed             = 3100 // a server that lost the others of its group
 	ErrRolledBackInCommit     = 3101 // another server of the group has changed the same row before
+	ErrInvalidJSON            = 3140 // MySQL
 	ErrLockNoWait             = 3572
 	ErrGroupState             = 3796 // group_replication_consistency: the server is not part of its group yet
 	ErrGroupBefore            = 3797 // it could not wait for earlier transactions of the group
@@ -147,7 +150,7 @@ func Permanent(err error) bool {
 
 // Refused reports whether err means that a table does not accept the values of a row.
 func Refused(err error) bool {
-	return Is(err, ErrDataTooLong, ErrWrongValue, ErrDuplicate, ErrSignal, ErrCheckViolated, ErrConstraintFailed, ErrNoReferencedRow)
+	return Is(err, ErrDataTooLong, ErrWrongValue, ErrBadNull, ErrOutOfRange, ErrInvalidJSON, ErrDuplicate, ErrSignal, ErrCheckViolated, ErrConstraintFailed, ErrNoReferencedRow)
 }
 
 // Retryable reports whether a transaction that failed with err may succeed when it is

@@ -66,10 +66,9 @@ func hasJSONCheck(definition, column string) bool {
 	for _, quote := range []string{"`", `"`} {
 		name := quote + strings.ReplaceAll(column, quote, quote+quote) + quote
 		check := " CHECK (json_valid(" + name + "))"
-		if !strings.Contains(definition, "\n  "+name+" longtext ") {
-			continue
-		}
-		if strings.Contains(definition, check+",\n") || strings.Contains(definition, check+"\n)") {
+		_, rest, _ := strings.Cut(definition, "\n  "+name+" longtext ")
+		options, rest, found := strings.Cut(rest, check)
+		if found && !strings.Contains(options, "\n") && (strings.HasPrefix(rest, ",\n") || strings.HasPrefix(rest, "\n)")) {
 			return true
 		}
 	}
