@@ -33,7 +33,7 @@ func TestGroupOnTwoServers(t *testing.T) {
 		other := attach(t, there)
 		eventually(t, func() bool { _, err := other.Pool().Exec("DO (SELECT COUNT(*) FROM orders)"); return err == nil }, "the table does not come")
 
-		options := Options{Group: "g", From: "beginning", Grace: time.Second, lockIdle: 15 * time.Second}
+		options := Options{Group: "g", From: "beginning", Grace: 30 * time.Second, lockIdle: 15 * time.Second}
 		var first, second collected
 		options.Member = "first"
 		one := run(t, here, "orders", options, first.handler())

@@ -249,7 +249,7 @@ func TestLeaseFence(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, _ := openState(t, s)
 		mysqltest.Exec(t, db.Pool(), "CREATE TABLE resource (n INT)")
-		lease := newLease(t, db, "x", 3*time.Second)
+		lease := newLease(t, db, "x", 12*time.Second)
 		token, err := lease.Take(t.Context())
 		require.NoError(t, err)
 		tx, err := db.Pool().BeginTxx(t.Context(), nil)

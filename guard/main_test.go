@@ -20,7 +20,7 @@ import (
 func TestMain(m *testing.M) {
 	mysqltest.AsProcess(peerEnv, peerMain)
 	mysqltest.Parallel(8)
-	guard.SetUndoing(5 * time.Second) // a loaded machine needs seconds for what is quick elsewhere
+	guard.SetUndoing(10 * time.Second) // a loaded machine needs seconds for what is quick elsewhere
 	mysqltest.Main(m)
 }
 

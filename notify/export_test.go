@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-func init() { readLimit, awaitLimit = 10*time.Second, 10*time.Second }
+func init() { readLimit, awaitLimit = 30*time.Second, 10*time.Second }
 
 // Unread is how many notifications a receiver may be behind.
 const Unread = maxUnread

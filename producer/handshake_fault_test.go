@@ -256,11 +256,11 @@ func TestHandshakeCallerLeaves(t *testing.T) {
 	})
 }
 
-// slowConn sends 400 KB a second.
+// slowConn sends 200 KB a second.
 type slowConn struct{ net.Conn }
 
 func (c slowConn) Write(p []byte) (int, error) {
-	<-time.After(time.Duration(len(p)) * time.Second / 400_000)
+	<-time.After(time.Duration(len(p)) * time.Second / 200_000)
 	return c.Conn.Write(p)
 }
 
@@ -277,22 +277,27 @@ func TestHandshakeOverASlowConnection(t *testing.T) {
 		}
 		p, err := New(open(t, config), "x", Options{Mode: modeHandshake, BatchBytes: 250_000})
 		require.NoError(t, err)
-		p.handshake.patience = 2 * time.Second
+		p.handshake.patience = 6500 * time.Millisecond
 		h := runIt(t, p)
 		ctx := deadline(t)
 		first := publishing(ctx, h, payload(0)) // while it is inserted, the others gather
 		var others []<-chan error
-		for range 8 { // 0.5 s each
+		for range 8 { // 1 s each
 			others = append(others, publishing(ctx, h, Message{Payload: bytes.Repeat([]byte("x"), 200_000)}))
 		}
 		require.NoError(t, mysqltest.Receive(t, first))
+		unknown := 0 // the time may end during a COMMIT
 		for _, published := range others {
-			require.NoError(t, mysqltest.Receive(t, published))
+			if err := mysqltest.Receive(t, published); errors.Is(err, notify.ErrUnknown) {
+				unknown++
+			} else {
+				require.NoError(t, err)
+			}
 		}
-		_, err = h.Publish(ctx, slices.Repeat([]Message{{Payload: bytes.Repeat([]byte("x"), 200_000)}}, 6)...)
-		require.ErrorContains(t, err, "take longer than 2s")
+		_, err = h.Publish(ctx, slices.Repeat([]Message{{Payload: bytes.Repeat([]byte("x"), 200_000)}}, 9)...)
+		require.ErrorContains(t, err, "take longer than 6.5s")
 		_, err = h.Publish(ctx, payload(1))
 		require.NoError(t, err)
-		require.Equal(t, 10, count(t, direct, "x"))
+		require.Condition(t, func() bool { n := count(t, direct, "x"); return 10-unknown <= n && n <= 10 })
 	})
 }

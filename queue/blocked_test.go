@@ -95,7 +95,7 @@ func TestHostVanishesBetweenPackets(t *testing.T) {
 				w, err := newWorker(newQueue(t, openConfig(t, vanishing), Options{}), WorkerOptions{Batch: 3})
 				require.NoError(t, err)
 				assert.Equal(t, 30*time.Second, w.idle)
-				w.idle = 3 * time.Second
+				w.idle = 10 * time.Second
 				ctx, stop := context.WithCancel(t.Context())
 				ended := make(chan struct{})
 				go func() {

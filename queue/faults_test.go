@@ -149,7 +149,7 @@ func TestCutOffWithoutRetries(t *testing.T) {
 		require.NoError(t, err)
 		var begins atomic.Int32
 		begun, ended := make(chan struct{}, 10), make(chan struct{}, 10)
-		w := work(t, newQueue(t, openConfig(t, proxy.Config(config)), Options{}), WorkerOptions{Visibility: 3 * time.Second},
+		w := work(t, newQueue(t, openConfig(t, proxy.Config(config)), Options{}), WorkerOptions{Visibility: 12 * time.Second},
 			func(ctx context.Context, _ Task) error {
 				begins.Add(1)
 				begun <- struct{}{}
@@ -198,7 +198,7 @@ func TestClaimCommittedLate(t *testing.T) {
 	eachMode(t, func(t *testing.T, s *mysqltest.Server, mode string) {
 		db, _ := database(t, s)
 		q := newQueue(t, db, Options{})
-		w, err := newWorker(q, WorkerOptions{Claim: mode, Owner: "host", Visibility: 3 * time.Second})
+		w, err := newWorker(q, WorkerOptions{Claim: mode, Owner: "host", Visibility: 15 * time.Second})
 		require.NoError(t, err)
 		w.limitNext(1, context.DeadlineExceeded)
 		require.True(t, time.Now().Before(w.unanswered))
@@ -219,16 +219,16 @@ func TestClaimCommittedLate(t *testing.T) {
 	})
 }
 
-// slowConn receives 400 KB a second.
+// slowConn receives 100 KB a second.
 type slowConn struct{ net.Conn }
 
 func (c slowConn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
-	<-time.After(time.Duration(n) * time.Second / 400_000)
+	<-time.After(time.Duration(n) * time.Second / 100_000)
 	return n, err
 }
 
-// A worker that can't read the tasks of a whole claim in time, here 2.5 s, claims fewer, and then waits longer for a single task.
+// A worker that can't read the tasks of a whole claim in time, here 10 s, claims fewer, and then waits longer for a single task.
 func TestSmallerClaimAfterALoss(t *testing.T) {
 	mysqltest.NotShort(t, "TestReconnects")
 	eachMode(t, func(t *testing.T, s *mysqltest.Server, mode string) {
@@ -241,7 +241,7 @@ func TestSmallerClaimAfterALoss(t *testing.T) {
 		q := newQueue(t, openConfig(t, config), Options{})
 		w, err := newWorker(q, WorkerOptions{Claim: mode, Batch: 20})
 		require.NoError(t, err)
-		w.answer = time.Second
+		w.answer = 5 * time.Second
 
 		ctx, stop := context.WithCancel(t.Context())
 		result := make(chan error, 1)

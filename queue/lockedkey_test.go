@@ -44,7 +44,7 @@ func TestFinishTxWaitsForAKey(t *testing.T) {
 		require.NoError(t, err)
 		begun, locked, end := make(chan struct{}, 9), make(chan struct{}), make(chan struct{})
 		worker := openConfig(t, config)
-		w := work(t, newQueue(t, worker, Options{}), WorkerOptions{Concurrency: 2, Visibility: 6 * time.Second}, func(ctx context.Context, task Task) error {
+		w := work(t, newQueue(t, worker, Options{}), WorkerOptions{Concurrency: 2, Visibility: 15 * time.Second}, func(ctx context.Context, task Task) error {
 			begun <- struct{}{}
 			if task.Unique == "" {
 				mysqltest.Await(t, end, "the test's end")
@@ -68,7 +68,7 @@ func TestFinishTxWaitsForAKey(t *testing.T) {
 		eventually(t, func() bool {
 			return mysqltest.Value[bool](t, db.Pool(), "SELECT COUNT(*) > 0 FROM information_schema.PROCESSLIST WHERE DB = DATABASE() AND INFO LIKE 'SELECT task FROM mqnotify_task_key%'")
 		}, "FinishTx does not wait")
-		lapse := mysqltest.Value[string](t, db.Pool(), "SELECT CAST(MAX(state_at) + INTERVAL 6 SECOND AS CHAR) FROM mqnotify_task")
+		lapse := mysqltest.Value[string](t, db.Pool(), "SELECT CAST(MAX(state_at) AS CHAR) FROM mqnotify_task")
 		eventually(t, func() bool {
 			return mysqltest.Value[bool](t, db.Pool(), "SELECT UTC_TIMESTAMP(6) > ? FROM DUAL", lapse)
 		}, "time stands still")

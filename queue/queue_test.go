@@ -224,7 +224,7 @@ func TestAdministration(t *testing.T) {
 		require.NoError(t, err)
 		good := make(chan struct{})
 		ended := make(chan error, 1)
-		w := work(t, q, WorkerOptions{Claim: mode, Concurrency: 2, Visibility: 6 * time.Second}, func(ctx context.Context, task Task) error {
+		w := work(t, q, WorkerOptions{Claim: mode, Concurrency: 2, Visibility: 15 * time.Second}, func(ctx context.Context, task Task) error {
 			if string(task.Payload) == "slow" {
 				<-ctx.Done()
 				ended <- context.Cause(ctx)

@@ -224,7 +224,7 @@ func TestUniqueKeyHoldsNoRenewal(t *testing.T) {
 		_, err := q.Enqueue(t.Context(), Entry{Unique: "key"}, Entry{Payload: []byte("long")})
 		require.NoError(t, err)
 		begun, ends, end := make(chan struct{}, 2), make(chan struct{}), make(chan struct{})
-		options := WorkerOptions{Claim: mode, Concurrency: 3, Visibility: mysqltest.Size(5*time.Second, 12*time.Second, 12*time.Second)}
+		options := WorkerOptions{Claim: mode, Concurrency: 3, Visibility: 12 * time.Second}
 		w := work(t, newQueue(t, openConfig(t, config), Options{}), options, func(ctx context.Context, task Task) error {
 			waits := ends
 			switch {

@@ -92,7 +92,7 @@ func TestMaxPerClient(t *testing.T) {
 func TestIdleSockets(t *testing.T) {
 	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t), "orders")
-		site := start(t, db, Options{Topics: []string{"orders"}, MaxConnections: 2, header: time.Second})
+		site := start(t, db, Options{Topics: []string{"orders"}, MaxConnections: 2, header: 5 * time.Second})
 		site.client.Timeout = long
 		stream := site.events(t, "/topics/orders/events").joined()
 		var last net.Conn
@@ -121,7 +121,7 @@ func TestIdleSockets(t *testing.T) {
 func TestHeaderTime(t *testing.T) {
 	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t), "orders")
-		site := start(t, db, Options{Topics: []string{"orders"}, header: 2 * time.Second})
+		site := start(t, db, Options{Topics: []string{"orders"}, header: 5 * time.Second})
 		stream := site.events(t, "/topics/orders/events").joined()
 		half, err := net.Dial("tcp", strings.TrimPrefix(site.url, "http://"))
 		require.NoError(t, err)

@@ -2,6 +2,7 @@ package core_test
 
 import (
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -121,22 +122,23 @@ func TestAutoFollowsCommits(t *testing.T) {
 		own := s.Start(t, gtidFlags...)
 		db := openTopic(t, own)
 		a := openAuto(t, db)
-		sum := func() (sum time.Duration) {
+		five := func() (took []time.Duration) {
 			for range 5 {
 				<-time.After(1500 * time.Millisecond) // polls are a second apart by then
-				sum += a.wakes(t, db)
+				took = append(took, a.wakes(t, db))
 			}
-			return sum
+			slices.Sort(took)
+			return took
 		}
 		assert.Contains(t, a.awaitMode(t, "gtid"), "no wake trigger")
-		followed := min(sum(), sum())
+		followed := five()
 		_, err := own.Admin(t).ExecContext(t.Context(), "SET GLOBAL gtid_mode = ON_PERMISSIVE")
 		require.NoError(t, err)
 		insert(t, db) // ends the wait for a commit
 		a.awaitMode(t, "poll")
-		polled := sum()
+		polled := five()
 		t.Log(followed, polled)
-		assert.Less(t, followed, polled/3)
+		assert.Less(t, followed[1], polled[2]/3, "the second best and the median")
 	})
 }
 

@@ -88,9 +88,11 @@ func TestHandshakeWithoutAProducer(t *testing.T) {
 		other := openSession(t, db, 0)
 		_, err = other.TryLock(t.Context(), name)
 		require.ErrorIs(t, err, core.ErrNotAcquired, "it keeps the lock while it sleeps")
-		n = len(waits.given())
+		n, begun = len(waits.given()), time.Now()
 		producer := mustLock(t, other, name)
-		assert.LessOrEqual(t, len(waits.given())-n, 2, "sleeps until a producer that comes has its turn")
+		if time.Since(begun) < 2*longest { // otherwise the machine was held up
+			assert.LessOrEqual(t, len(waits.given())-n, 2, "sleeps until a producer that comes has its turn")
+		}
 		mysqltest.AwaitState(t, own.Admin(t), session.ID(), waiting) // it has let the lock go, and is not in the queue yet
 		insert(t, db)
 		assert.Empty(t, waited, "it waits for its turn")

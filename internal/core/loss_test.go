@@ -216,7 +216,7 @@ func TestLostBeforeTheServerGivesTheLockAway(t *testing.T) {
 				direct := openDB(t, config)
 				another := openSession(t, direct, 0)
 				mustLock(t, another, lockName(direct, "another"))
-				idle := mysqltest.Size(short, 2*short, 2*short) // the first stops a sixth of it before the server does, which may be held up meanwhile
+				idle := 2 * short // the first stops a sixth of it before the server does, which may be held up meanwhile
 				first := openSession(t, openDB(t, proxy.Config(config)), idle)
 				lock := mustLock(t, first, lockName(direct))
 				second := openSession(t, direct, 0)

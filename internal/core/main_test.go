@@ -28,7 +28,6 @@ func TestMain(m *testing.M) {
 	mysqltest.AsProcess(processEnv, processMain)
 	flag.Parse()
 	mysqltest.Parallel(mysqltest.Size(16, 8, 8))
-	short = mysqltest.Size(8*time.Second, short, short)
 	mysqltest.Main(m)
 }
 
@@ -43,7 +42,7 @@ const (
 )
 
 // short is an IdleTimeout that passes soon: touched every 4.4 s, trusted for 9 s, so that
-// a stall of 3 s loses nothing, also between two slices of a wait. With -short it just survives a stall of 3 s.
+// a stall of 3 s loses nothing, also between two slices of a wait.
 var short = 11 * time.Second
 
 func openDB(tb testing.TB, config *mysql.Config) *core.DB {

@@ -168,7 +168,7 @@ func TestCallerDies(t *testing.T) {
 			t.Run(fmt.Sprint("leader ", leader), func(t *testing.T) {
 				t.Parallel()
 				config, db := database(t, s, "orders")
-				seconds := 3
+				seconds := 15
 				if leader {
 					seconds = 600
 					lead(t, config, "orders")

@@ -39,7 +39,7 @@ func TestSystemUser(t *testing.T) {
 		require.EqualValues(t, 1, head.V, "a poll finds the row")
 
 		ordinary := listen(t, config, "orders")
-		require.NoError(t, ordinary.Ready(ctx))
+		ready(t, ordinary)
 		mysqltest.Eventually(t, "the administrator's session follows", func() bool {
 			by, _ := administrator.Mode()
 			return by == "trigger"

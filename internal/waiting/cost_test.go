@@ -65,7 +65,7 @@ func TestManyTopics(t *testing.T) {
 			_, err := l.Head(ctx)
 			require.NoError(t, err)
 			if i < count/2 {
-				require.NoError(t, l.Ready(ctx))
+				ready(t, l)
 			} else {
 				require.ErrorIs(t, l.Ready(ctx), waiting.ErrNoTrigger)
 			}

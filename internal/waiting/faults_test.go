@@ -212,7 +212,7 @@ func TestTriggerDroppedByHand(t *testing.T) {
 		w.SetLeaderWait(2 * time.Second)
 		l := w.Listen(topicOf("orders"))
 		defer func() { require.NoError(t, l.Close()) }()
-		require.NoError(t, l.Ready(t.Context()))
+		ready(t, l)
 		mysqltest.Exec(t, db, "DROP TRIGGER "+waiting.TriggerName("orders", "insert"))
 		mysqltest.Eventually(t, "the trigger is missed", func() bool {
 			return errors.Is(l.Ready(t.Context()), waiting.ErrNoTrigger)
@@ -240,7 +240,7 @@ func TestHeadGoesBack(t *testing.T) {
 		db := open(t, config)
 		makeTopic(t, db, config, "orders", true)
 		l := listen(t, config, "orders")
-		require.NoError(t, l.Ready(t.Context()))
+		ready(t, l)
 		mysqltest.Exec(t, db, "INSERT INTO orders (payload) VALUES ('x'), ('y'), ('z')")
 		becomes := func(id uint64) {
 			t.Helper()
@@ -275,7 +275,7 @@ func TestTriggerRemovedAfterHints(t *testing.T) {
 		db := open(t, config)
 		makeTopic(t, db, config, "orders", true)
 		l := listen(t, config, "orders")
-		require.NoError(t, l.Ready(t.Context()))
+		ready(t, l)
 		for range 3 {
 			sleeps(t, l)
 			mysqltest.Exec(t, db, "CALL mqnotify_wake('orders')")
@@ -308,10 +308,10 @@ func TestCloseIsFast(t *testing.T) {
 		}
 		mysqltest.Eventually(t, "a Close that waits for no session to be cut off", func() bool {
 			first := waiting.New(config, mysqltest.Logger(t, slog.LevelDebug)).Listen(topicOf("orders"))
-			require.NoError(t, first.Ready(t.Context()))
+			ready(t, first)
 			waits(1) // so that it leads, and the second follows: only a KILL ends a follower's wait
 			second := waiting.New(config, mysqltest.Logger(t, slog.LevelDebug)).Listen(topicOf("orders"))
-			require.NoError(t, second.Ready(t.Context()))
+			ready(t, second)
 			waits(2)
 			begun := time.Now()
 			require.NoError(t, second.Close())

@@ -67,6 +67,12 @@ func listen(tb testing.TB, config *mysql.Config, table string) *waiting.Listener
 	return l
 }
 
+// ready waits until every commit brings a hint. On a loaded machine the first attempt to lead may fail.
+func ready(tb testing.TB, l *waiting.Listener) {
+	tb.Helper()
+	mysqltest.Eventually(tb, "every commit brings a hint", func() bool { return l.Ready(tb.Context()) == nil })
+}
+
 // sleeps waits until every process that listens at the gate of the table can be woken by its trigger, and has nothing else
 // to do.
 func sleeps(tb testing.TB, l *waiting.Listener) {
