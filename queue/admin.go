@@ -207,13 +207,13 @@ func (q *Queue) change(ctx context.Context, what string, f Filter, frees bool, s
 		for _, id := range keyed {
 			parts = append(parts, []uint64{id})
 		}
-		for _, part := range parts {
+		for i, part := range parts {
 			if len(part) == 0 {
 				continue
 			}
 			// Repeat the condition, because a worker may have changed the tasks since.
 			err = server.Again(ctx, server.Retryable, func() error {
-				changed, err := q.changeSome(ctx, part, "SET "+set+where, slices.Concat(args, condition)...)
+				changed, err := q.changeSome(ctx, part, i > 0, "SET "+set+where, slices.Concat(args, condition)...)
 				n += changed
 				return err
 			})
@@ -224,9 +224,9 @@ func (q *Queue) change(ctx context.Context, what string, f Filter, frees bool, s
 	}
 }
 
-// changeSome changes those of the tasks that meet the condition, in a transaction. Tasks that become dead
-// lose their unique keys.
-func (q *Queue) changeSome(ctx context.Context, ids []uint64, set string, args ...any) (changed int, err error) {
+// changeSome changes those of the tasks that meet the condition, in a transaction. If frees is set, those that are dead then lose their
+// unique keys.
+func (q *Queue) changeSome(ctx context.Context, ids []uint64, frees bool, set string, args ...any) (changed int, err error) {
 	tx, err := q.db.Pool().BeginTxx(ctx, nil)
 	if err != nil {
 		return 0, err
@@ -240,8 +240,10 @@ func (q *Queue) changeSome(ctx context.Context, ids []uint64, set string, args .
 	if err != nil {
 		return 0, err
 	}
-	if _, err := tx.ExecContext(ctx, freeKeys(ids)); err != nil {
-		return 0, err
+	if frees {
+		if _, err := tx.ExecContext(ctx, freeKeys(ids)); err != nil {
+			return 0, err
+		}
 	}
 	if err := tx.Commit(); err != nil {
 		return 0, err
