@@ -74,6 +74,17 @@ func TestLockEndsBeforeItAsks(t *testing.T) {
 	})
 }
 
+// lockedOnce waits for the lock, frees it, and then returns the error.
+func lockedOnce(t *testing.T, m *guard.Mutex) <-chan error {
+	return mysqltest.Result(func() error {
+		held, err := m.Lock(shortly(t, 2*time.Minute))
+		if err == nil {
+			err = held.Release(t.Context())
+		}
+		return err
+	})
+}
+
 // A wait for a lock survives the server's death, and gets the lock that its holder lost.
 func TestLockWaitsThroughARestart(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, shared *mysqltest.Server) {
@@ -82,13 +93,7 @@ func TestLockWaitsThroughARestart(t *testing.T) {
 		m, err := guard.NewMutex(db, "x", guard.MutexOptions{})
 		require.NoError(t, err)
 		holder := mustLock(t, m)
-		got := mysqltest.Result(func() error {
-			held, err := m.Lock(shortly(t, 2*time.Minute))
-			if err == nil {
-				err = held.Release(t.Context())
-			}
-			return err
-		})
+		got := lockedOnce(t, m)
 		require.Eventually(t, func() bool {
 			return mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE STATE = 'User lock'") == 1
 		}, patience, tick)
@@ -107,13 +112,7 @@ func TestLockWaitsWhileReadOnly(t *testing.T) {
 		m, err := guard.NewMutex(db, "x", guard.MutexOptions{})
 		require.NoError(t, err)
 		holder := mustLock(t, m)
-		got := mysqltest.Result(func() error {
-			held, err := m.Lock(shortly(t, 2*time.Minute))
-			if err == nil {
-				err = held.Release(t.Context())
-			}
-			return err
-		})
+		got := lockedOnce(t, m)
 		admin := s.Admin(t)
 		var waiter uint64
 		require.Eventually(t, func() bool {

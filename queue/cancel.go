@@ -118,14 +118,8 @@ func (l *store) giveUp(ctx context.Context, tasks []Task, changed func()) error 
 		if _, err := conn.ExecContext(ctx, "START TRANSACTION"); err != nil {
 			return err
 		}
-		free, err := l.unlocked(ctx, conn, idsOf(tasks))
-		if err != nil {
-			return err
-		}
-		var p packet
-		l.settle(&p, cancelledOutcomes(slices.DeleteFunc(slices.Clone(tasks), func(t Task) bool { return !slices.Contains(free, t.ID) })))
-		p.add(nil, "COMMIT")
-		return p.send(ctx, conn)
+		_, err := l.endCancelled(ctx, conn, tasks)
+		return err
 	})
 	if err == nil {
 		changed()
@@ -150,23 +144,29 @@ func (l *store) endLapsed(ctx context.Context) (ended int, err error) {
 	}
 	err = l.transact(ctx, func(ctx context.Context, conn *sqlx.Conn) error {
 		var tasks []Task
-		var first, second packet
-		first.add(nil, "START TRANSACTION")
-		first.add(readClaims(&tasks), query, l.queue)
-		if err := first.send(ctx, conn); err != nil {
+		var p packet
+		p.add(nil, "START TRANSACTION")
+		p.add(readClaims(&tasks), query, l.queue)
+		if err := p.send(ctx, conn); err != nil {
 			return err
 		}
-		free, err := l.unlocked(ctx, conn, idsOf(tasks))
-		if err != nil {
-			return err
-		}
-		tasks = slices.DeleteFunc(tasks, func(t Task) bool { return !slices.Contains(free, t.ID) })
-		l.settle(&second, cancelledOutcomes(tasks))
-		second.add(nil, "COMMIT")
-		ended = len(tasks)
-		return second.send(ctx, conn)
+		ended, err = l.endCancelled(ctx, conn, tasks)
+		return err
 	})
 	return ended, err
+}
+
+// endCancelled ends those of the cancelled tasks whose keys are not locked, commits, and returns how many it ended.
+func (l *store) endCancelled(ctx context.Context, conn *sqlx.Conn, tasks []Task) (ended int, err error) {
+	free, err := l.unlocked(ctx, conn, idsOf(tasks))
+	if err != nil {
+		return 0, err
+	}
+	tasks = slices.DeleteFunc(slices.Clone(tasks), func(t Task) bool { return !slices.Contains(free, t.ID) })
+	var p packet
+	l.settle(&p, cancelledOutcomes(tasks))
+	p.add(nil, "COMMIT")
+	return len(tasks), p.send(ctx, conn)
 }
 
 // cancel ends the handlers of cancelled tasks. It returns the tasks without a handler, because theirs ended before.

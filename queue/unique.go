@@ -93,7 +93,7 @@ func freeKeys(ids []uint64) string {
 }
 
 // unlocked returns the tasks, whose rows the transaction has locked, without those whose keys another transaction has locked. It locks
-// the others' keys. It does not wait, unless the server has no SKIP LOCKED: then it returns all.
+// the others' keys, and waits for none. If the server has no SKIP LOCKED it returns all, and the statement that deletes the keys waits.
 func (l *store) unlocked(ctx context.Context, conn *sqlx.Conn, ids []uint64) ([]uint64, error) {
 	if !l.skips || len(ids) == 0 {
 		return ids, nil
