@@ -31,6 +31,11 @@ func TestGrantsPrint(t *testing.T) {
 	}
 	require.Contains(t, fail(t, exitUsage, nil, "grants", "orders", "--database", "shop", "--role", "king"), "producer, consumer")
 	require.Contains(t, succeed(t, nil, "grants", "--database", "shop", "--role", "guard"), "`mqnotify_lease`")
+	serve := succeed(t, nil, "grants", "orders", "--database", "shop_eu", "--role", "serve,capture")
+	require.Contains(t, serve, "GRANT SELECT ON `shop_eu`.`mqnotify_partition`", "for groups whose members share them")
+	require.Contains(t, serve, "GRANT SELECT ON `shop_eu`.`mqnotify_lease`")
+	require.Contains(t, serve, "GRANT LOCK TABLES ON `shop\\_eu`.*", "the name is no pattern")
+	require.Contains(t, serve, "partial_revokes")
 	require.Contains(t, fail(t, exitUsage, nil, "grants", "--database", "shop", "--role", "guard,producer"), "TOPIC is missing")
 	require.Contains(t, fail(t, exitUsage, nil, "grants", "orders", "--database", "shop "), "--database")
 	require.Contains(t, fail(t, exitUsage, nil, "grants", "", "--database", "shop"), "empty")
