@@ -121,13 +121,13 @@ func TestProduceToABusyServer(t *testing.T) {
 		p.out.contains(t, "1\n") // and it has the answer
 		account := "ALTER USER '" + limited.User + "'@'%' WITH MAX_USER_CONNECTIONS "
 		mysqltest.Exec(t, db, account+"1")
-		for _, id := range mysqltest.Values[uint64](t, db, "SELECT ID FROM information_schema.PROCESSLIST WHERE USER = '"+limited.User+"'") {
-			mysqltest.KillSession(t, db, id)
-		}
 		other, err := notify.OpenConfig(limited)
 		require.NoError(t, err)
 		var conn *sqlx.Conn
-		require.Eventually(t, func() bool { // the killed sessions may take a moment to end
+		require.Eventually(t, func() bool { // produce may connect once more, to wake the listeners of "one"
+			for _, id := range mysqltest.Values[uint64](t, db, "SELECT ID FROM information_schema.PROCESSLIST WHERE USER = '"+limited.User+"'") {
+				mysqltest.KillSession(t, db, id)
+			}
 			conn, err = other.Pool().Connx(t.Context())
 			return err == nil
 		}, patience, 25*time.Millisecond)
