@@ -58,3 +58,28 @@ func TestTriggersFail(t *testing.T) {
 		require.Contains(t, fail(t, exitFailed, config, "init", "--trigger", "orders", "--trigger-form", "row"), "DROP TRIGGER `mqnotify_insert_orders`")
 	})
 }
+
+// While a transaction uses the table, init --trigger tries for a short time at once. Ctrl-C leaves no statement that waits for the
+// table.
+func TestTriggersOfBusyTable(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config, db := database(t, s, "orders")
+		tx, err := db.BeginTx(t.Context(), nil)
+		require.NoError(t, err)
+		mysqltest.Exec(t, tx, "INSERT INTO orders (payload) VALUES ('x')")
+		waits := func() bool {
+			return mysqltest.Value[int](t, db, `SELECT COUNT(*) FROM information_schema.PROCESSLIST
+				WHERE DB = DATABASE() AND ID <> CONNECTION_ID() AND INFO LIKE '%CREATE TRIGGER%' AND STATE LIKE '%metadata lock%'`) > 0
+		}
+		r := background(t, config, "init", "--trigger", "orders")
+		mysqltest.Eventually(t, "the statement waits for the table", waits)
+		require.Equal(t, exitFailed, r.interrupt(t).code)
+		require.False(t, waits())
+		r = background(t, config, "init", "--trigger", "orders")
+		mysqltest.Eventually(t, "the statement waits for the table", waits)
+		require.NoError(t, tx.Commit())
+		require.Equal(t, exitDone, r.wait(t).code)
+		succeed(t, config, "produce", "orders", "y")
+		require.Equal(t, "1\n", succeed(t, config, "flag", "orders"))
+	})
+}

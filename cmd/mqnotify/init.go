@@ -8,7 +8,9 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"time"
 
+	"github.com/jmoiron/sqlx"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
@@ -119,7 +121,7 @@ order of entry.`,
 				return err
 			}
 			for _, t := range triggers {
-				if err := a.makeTrigger(cmd.Context(), db, t); err != nil {
+				if err := a.makeTrigger(cmd.Context(), db, &o, t); err != nil {
 					return err
 				}
 			}
@@ -165,17 +167,22 @@ func (a *app) removeProcedures(ctx context.Context) error {
 }
 
 type trigger struct {
-	table, name, statement string
+	table, event, name, statement string
+}
+
+func (o *initOptions) trigger(table, event string) (trigger, error) {
+	statement, err := schema.Trigger(table, schema.TriggerForm(o.form), event)
+	return trigger{table, event, schema.TriggerName(table, event), statement}, err
 }
 
 func (o *initOptions) statements() (all []trigger, err error) {
 	for _, table := range o.triggers {
 		for _, event := range o.events {
-			statement, err := schema.Trigger(table, schema.TriggerForm(o.form), event)
+			t, err := o.trigger(table, event)
 			if err != nil {
 				return nil, err
 			}
-			all = append(all, trigger{table, schema.TriggerName(table, event), statement})
+			all = append(all, t)
 		}
 	}
 	return all, nil
@@ -215,8 +222,9 @@ func (a *app) makeTopics(ctx context.Context, db *notify.DB, topics []string) (m
 	return messages, nil
 }
 
-// makeTrigger makes the trigger, unless it exists.
-func (a *app) makeTrigger(ctx context.Context, db *notify.DB, t trigger) error {
+// makeTrigger makes the trigger, unless it exists. It tries for 2 s at a time, the session's lock_wait_timeout, because new transactions
+// on the table wait behind a statement that waits for the table.
+func (a *app) makeTrigger(ctx context.Context, db *notify.DB, o *initOptions, t trigger) error {
 	described, err := table.Describe(ctx, db.Pool(), db.Name(), t.table)
 	if err != nil {
 		return err
@@ -224,7 +232,21 @@ func (a *app) makeTrigger(ctx context.Context, db *notify.DB, t trigger) error {
 	if described.IsView {
 		return fmt.Errorf("%s is a view, which can't have triggers: name the table behind it: %w", described, table.ErrView)
 	}
-	_, err = db.Pool().ExecContext(ctx, t.statement)
+	// The flag's topic is the table's name in the server's letter case.
+	if t, err = o.trigger(described.Name, t.event); err != nil {
+		return err
+	}
+	session, err := core.NewSession(ctx, db, core.SessionOptions{})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = session.Close() }()
+	err = table.Patiently(ctx, a.log, t.table, 30*time.Second, 2*time.Second, func(ctx context.Context) error {
+		return session.Do(ctx, func(conn *sqlx.Conn) error {
+			_, err := conn.ExecContext(ctx, t.statement)
+			return err
+		})
+	})
 	if server.Is(err, server.ErrTriggerExists) {
 		return a.compareTrigger(ctx, db, t)
 	}

@@ -74,7 +74,7 @@ func endsIdle(tb testing.TB, db *sqlx.DB) {
 	}, patience, 50*time.Millisecond)
 }
 
-// On a server that stores names in lower case, every spelling is the same topic, also for offsets, the wake trigger and status.
+// On a server that stores names in lower case, every spelling is the same topic, also for offsets, triggers, the flag and status.
 func TestNamesFolded(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		own := s.Start(t, "--lower-case-table-names=1")
@@ -92,6 +92,11 @@ func TestNamesFolded(t *testing.T) {
 		require.Empty(t, succeed(t, config, "consume", "orders", "--group", "g", "--stop-at-end", "--format", "payload"))
 		require.Equal(t, []string{"orders"}, mysqltest.Values[string](t, db, "SELECT DISTINCT topic FROM mqnotify_offset"))
 		require.Contains(t, succeed(t, config, "status", "OrDeRs"), "orders in ")
+		for _, name := range []string{"Orders", "ORDERS"} { // the second run changes nothing
+			succeed(t, config, "init", "--trigger", name)
+		}
+		mysqltest.Exec(t, db, "INSERT INTO oRDERS (payload) VALUES ('three')")
+		require.Equal(t, "1\n", succeed(t, config, "flag", "ORderS"))
 	})
 }
 
