@@ -137,7 +137,7 @@ func (a *app) openWith(dial dialer) (*notify.DB, error) {
 	return db, nil
 }
 
-// awaitServer waits until the server answers, even with a refusal. It fails after --wait.
+// awaitServer waits until the server answers, even if it refuses the client or the client refuses it. It fails after --wait.
 func (a *app) awaitServer(parent context.Context) error {
 	switch {
 	case a.connection.wait < 0:
@@ -157,8 +157,8 @@ func (a *app) awaitServer(parent context.Context) error {
 	var last error
 	for said := false; ; said = true {
 		err := db.Pool().PingContext(ctx)
-		if parent.Err() != nil || err == nil || server.Number(err) != 0 && !server.ConnectionLost(err) && !server.Busy(err) {
-			return nil // the command reports a refusal better
+		if parent.Err() != nil || !server.ConnectionLost(err) && !server.Busy(err) {
+			return nil // the server answered; the command itself reports a refusal, by the server or by the check of its certificate
 		}
 		if ctx.Err() != nil {
 			return fmt.Errorf("connect: %w: %w", context.Cause(ctx), cmp.Or(last, err))

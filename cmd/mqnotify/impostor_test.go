@@ -180,6 +180,9 @@ func TestImpostor(t *testing.T) {
 			if tlsFlag != "" {
 				args = append(args, "--tls", tlsFlag)
 			}
+			if safe {
+				args = append(args, "--wait") // it does not wait for a server that answers and will never be accepted
+			}
 			message := fail(t, exitFailed, config, args...)
 			require.NotContains(t, message, password)
 			require.Equal(t, safe, len(other.got()) == 0, "%q, TLS %v: %q", tlsFlag, withTLS, other.got())
@@ -212,7 +215,7 @@ func TestCleartextPassword(t *testing.T) {
 		config, err := dsn.Parse("me:s3cret@tcp(" + other.addr + ")/shop?tls=preferred")
 		require.NoError(t, err)
 		for _, command := range []string{"status", "doctor"} {
-			r := mqnotify(t, config, "", command, "orders")
+			r := mqnotify(t, config, "", command, "orders", "--wait")
 			require.Equal(t, exitFailed, r.code)
 			require.Contains(t, r.out+r.err, "in clear text")
 			require.NotContains(t, r.out+r.err, "allowCleartextPasswords")
