@@ -41,14 +41,12 @@ func (i *installer) routines(ctx context.Context, tables []string) error {
 		}
 	}
 	made := 0
+	var unsure []string // procedures on which accounts may have lost EXECUTE
+	var why error
 	for _, r := range routines.All(i.db.Name()) {
-		if is, exists := existing[r.Name]; exists {
-			if problems[is.Definer] == "" && is.current(r) {
-				continue
-			}
-			if err := i.exec(ctx, "DROP PROCEDURE IF EXISTS "+ident.Quote(r.Name)); err != nil {
-				return fmt.Errorf("wake: drop routine %s: %w", r.Name, err)
-			}
+		is, exists := existing[r.Name]
+		if exists && problems[is.Definer] == "" && is.current(r) {
+			continue
 		}
 		mode := "" // the server stores it with the routine
 		if r.Name == routines.Publish {
@@ -57,15 +55,65 @@ func (i *installer) routines(ctx context.Context, tables []string) error {
 		if err := i.exec(ctx, "SET SESSION sql_mode = '"+mode+"'"); err != nil {
 			return fmt.Errorf("wake: set sql_mode: %w", err)
 		}
-		if err := i.exec(ctx, r.Statement); err != nil && !server.Is(err, server.ErrRoutineExists) {
-			return fmt.Errorf("wake: make routine %s: %w", r.Name, err)
+		lost, err := i.create(ctx, r, exists)
+		if err != nil {
+			return err
+		}
+		if lost != nil {
+			unsure, why = append(unsure, r.Name), lost
 		}
 		made++
 	}
 	if made > 0 {
 		i.options.Logger.InfoContext(ctx, "the procedures are ready", "made", made)
 	}
+	if len(unsure) > 0 {
+		i.options.Logger.WarnContext(ctx, "other accounts may have lost EXECUTE on procedures that were replaced: repeat their grants (mqnotify grants prints them)",
+			"procedures", unsure, "why", why)
+	}
 	return nil
+}
+
+// create creates a routine. If it exists, create replaces it, and gives the accounts that may execute it the privilege again; lost is the
+// reason why it could not.
+func (i *installer) create(ctx context.Context, r waiting.Routine, exists bool) (lost, err error) {
+	statement := r.Statement
+	var accounts []string
+	switch {
+	case exists && i.session.Capabilities().MariaDB: // the privileges stay
+		statement = strings.Replace(statement, "CREATE PROCEDURE", "CREATE OR REPLACE PROCEDURE", 1)
+	case exists: // MySQL revokes the privileges with the DROP
+		if accounts, lost = i.executors(ctx, r.Name); lost != nil && !server.NoPrivilege(lost) {
+			return nil, lost
+		}
+		if err := i.exec(ctx, "DROP PROCEDURE IF EXISTS "+ident.Quote(r.Name)); err != nil {
+			return nil, fmt.Errorf("wake: drop routine %s: %w", r.Name, err)
+		}
+	}
+	if err := i.exec(ctx, statement); err != nil && !server.Is(err, server.ErrRoutineExists) {
+		return nil, fmt.Errorf("wake: make routine %s: %w", r.Name, err)
+	}
+	if len(accounts) > 0 {
+		lost = i.exec(ctx, "GRANT EXECUTE ON PROCEDURE "+ident.Quote(r.Name)+" TO "+strings.Join(accounts, ", "))
+	}
+	return lost, nil
+}
+
+// executors returns the accounts that have EXECUTE on a procedure, as GRANT takes them.
+func (i *installer) executors(ctx context.Context, procedure string) (accounts []string, err error) {
+	var rows []struct {
+		User string `db:"User"`
+		Host string `db:"Host"`
+	}
+	err = i.db.Pool().SelectContext(ctx, &rows, `SELECT User, Host FROM mysql.procs_priv
+		WHERE Db = ? AND Routine_name = ? AND Routine_type = 'PROCEDURE' AND FIND_IN_SET('Execute', Proc_priv)`, i.db.Name(), procedure)
+	if err != nil {
+		return nil, fmt.Errorf("wake: read which accounts may execute %s: %w", procedure, err)
+	}
+	for _, row := range rows {
+		accounts = append(accounts, ident.Quote(row.User)+"@"+ident.Quote(row.Host))
+	}
+	return accounts, nil
 }
 
 // routine is a routine that exists.

@@ -225,8 +225,8 @@ func TestAccountThatMayNotKill(t *testing.T) {
 	})
 }
 
-// Writes fail when the trigger's account is gone, or has lost TRIGGER; a new installation repairs them. A second
-// administrator creates triggers in the name of the first.
+// Writes fail when the trigger's account is gone, or has lost TRIGGER; a new installation repairs them, and other accounts may still
+// execute the procedures. A second administrator creates triggers in the name of the first.
 func TestLostDefiner(t *testing.T) {
 	for name, lost := range map[string]struct {
 		how    string
@@ -272,6 +272,7 @@ func testLostDefiner(t *testing.T, how string, number uint16) {
 		}
 		require.Empty(t, state().Problem)
 		require.NoError(t, write())
+		caller := open(t, s.User(t, config, "EXECUTE ON PROCEDURE `"+config.DBName+"`."+schema.OpenWritersRoutine))
 
 		mysqltest.Exec(t, admin.Pool(), strings.NewReplacer("{db}", granted, "{account}", "'"+account.User+"'@'%'").Replace(how))
 		require.True(t, server.Is(write(), number))
@@ -280,6 +281,7 @@ func testLostDefiner(t *testing.T, how string, number uint16) {
 		require.NoError(t, wake.Install(t.Context(), admin, options(t), "orders", "invoices"))
 		require.Empty(t, state().Problem)
 		require.NoError(t, write())
+		mysqltest.Exec(t, caller.Pool(), "CALL "+schema.OpenWritersRoutine+"(1)") // it is the administrator's now
 	})
 }
 
