@@ -1,6 +1,7 @@
 package wake_test
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/go-sql-driver/mysql"
@@ -8,6 +9,7 @@ import (
 
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 	"github.com/mqnotify/mqnotify/internal/schema"
+	"github.com/mqnotify/mqnotify/internal/waiting"
 	"github.com/mqnotify/mqnotify/internal/wake"
 	"github.com/mqnotify/mqnotify/notify"
 )
@@ -36,4 +38,54 @@ func TestReplacedProcedureKeepsGrants(t *testing.T) {
 		require.Empty(t, names.Outdated)
 		mysqltest.Exec(t, user.Pool(), "CALL "+schema.OpenWritersRoutine+"(1)")
 	})
+}
+
+// When the procedures get another owner, because a trigger of the earlier one would fail, the triggers of other tables get it too.
+func TestTriggersFollowProcedures(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config, admin := openAdmin(t, s)
+		database := "`" + config.DBName + "`."
+		owner := s.User(t, config, "SELECT, CREATE ROUTINE, ALTER ROUTINE ON "+database+"*", "TRIGGER ON "+database+"orders")
+		require.NoError(t, wake.Install(t.Context(), open(t, owner), options(t), "orders"))
+		require.NoError(t, wake.Install(t.Context(), admin, options(t), "invoices"))
+		states, err := wake.Status(t.Context(), admin)
+		require.NoError(t, err)
+		require.Len(t, states, 2)
+		for _, s := range states {
+			require.Empty(t, s.Problem, s.Table)
+		}
+	})
+}
+
+// An account that may not make triggers in the name of the procedures' owner does not drop the owner's triggers.
+func TestTriggerOfAnotherAccountStays(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config, admin := openAdmin(t, s)
+		owner, other := s.User(t, config, "ALL ON `"+config.DBName+"`.*"), s.User(t, config, "ALL ON `"+config.DBName+"`.*")
+		require.NoError(t, wake.Install(t.Context(), open(t, owner), options(t), "orders"))
+		statement, err := waiting.Trigger(config.DBName, "orders", "insert")
+		require.NoError(t, err)
+		older := strings.NewReplacer("CREATE TRIGGER", "CREATE DEFINER = '"+owner.User+"'@'%' TRIGGER", "IF IS_USED_LOCK", "IF TRUE AND IS_USED_LOCK")
+		mysqltest.ExecAll(t, admin.Pool(), "DROP TRIGGER mqnotify_wake_insert_orders", older.Replace(statement))
+		isOlder := func() bool {
+			return mysqltest.Value[bool](t, admin.Pool(), `SELECT ACTION_STATEMENT LIKE '%TRUE AND%' FROM information_schema.TRIGGERS
+				WHERE TRIGGER_SCHEMA = DATABASE() AND DEFINER = ?`, owner.User+"@%")
+		}
+		require.ErrorIs(t, wake.Install(t.Context(), open(t, other), options(t), "orders"), wake.ErrDenied)
+		require.True(t, isOlder())
+		require.NoError(t, wake.Install(t.Context(), admin, options(t), "orders"))
+		require.False(t, isOlder())
+	})
+}
+
+// openAdmin makes a database with two topics, in which accounts without SUPER may make triggers.
+func openAdmin(t *testing.T, s *mysqltest.Server) (*mysql.Config, *notify.DB) {
+	t.Helper()
+	config := s.Database(t)
+	admin := open(t, config)
+	require.NoError(t, schema.Init(t.Context(), admin.Pool(), "orders", "invoices"))
+	if !s.IsMariaDB() { // its binary log is on
+		mysqltest.Exec(t, admin.Pool(), "SET GLOBAL log_bin_trust_function_creators = 1")
+	}
+	return config, admin
 }

@@ -26,17 +26,18 @@ func words(statement string) string {
 }
 
 // routines creates the routines that do not exist, and replaces those of another version and those of an account whose triggers on
-// the tables would fail. The account that owns the routines must own the triggers.
-func (i *installer) routines(ctx context.Context, tables []string) error {
+// the tables would fail. The account that owns the routines must own the triggers. replaced reports whether it has replaced the routine
+// that the trial of a leader calls.
+func (i *installer) routines(ctx context.Context, tables []string) (replaced bool, err error) {
 	existing, err := readRoutines(ctx, i.db)
 	if err != nil {
-		return err
+		return false, err
 	}
 	problems := make(map[string]string) // of the accounts that own some
 	for _, is := range existing {
 		if _, known := problems[is.Definer]; !known && len(tables) > 0 {
 			if problems[is.Definer], err = AccountProblem(ctx, i.db, is.Definer, tables[0]); err != nil {
-				return err
+				return false, err
 			}
 		}
 	}
@@ -53,15 +54,16 @@ func (i *installer) routines(ctx context.Context, tables []string) error {
 			mode = "STRICT_ALL_TABLES" // it must not cut a payload, whatever the caller's mode is
 		}
 		if err := i.exec(ctx, "SET SESSION sql_mode = '"+mode+"'"); err != nil {
-			return fmt.Errorf("wake: set sql_mode: %w", err)
+			return false, fmt.Errorf("wake: set sql_mode: %w", err)
 		}
 		lost, err := i.create(ctx, r, exists)
 		if err != nil {
-			return err
+			return false, err
 		}
 		if lost != nil {
 			unsure, why = append(unsure, r.Name), lost
 		}
+		replaced = replaced || exists && r.Name == waiting.WakeRoutine
 		made++
 	}
 	if made > 0 {
@@ -71,7 +73,7 @@ func (i *installer) routines(ctx context.Context, tables []string) error {
 		i.options.Logger.WarnContext(ctx, "other accounts may have lost EXECUTE on procedures that were replaced: repeat their grants (mqnotify grants prints them)",
 			"procedures", unsure, "why", why)
 	}
-	return nil
+	return replaced, nil
 }
 
 // create creates a routine. If it exists, create replaces it, and gives the accounts that may execute it the privilege again; lost is the

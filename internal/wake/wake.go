@@ -96,11 +96,17 @@ func Install(ctx context.Context, db *notify.DB, o Options, tables ...string) er
 		return err
 	}
 	defer i.close()
-	if err := i.routines(ctx, tables); err != nil {
+	replaced, err := i.routines(ctx, tables)
+	if err != nil {
 		return i.explain(err)
 	}
 	if err := i.findDefiner(ctx); err != nil {
 		return err
+	}
+	if replaced {
+		if err := i.repair(ctx); err != nil {
+			return err
+		}
 	}
 	for _, name := range tables {
 		described, err := table.Describe(ctx, db.Pool(), db.Name(), name)
@@ -114,6 +120,26 @@ func Install(ctx context.Context, db *notify.DB, o Options, tables ...string) er
 			if err := i.trigger(ctx, described.Name, event); err != nil {
 				return i.explain(err)
 			}
+		}
+	}
+	return nil
+}
+
+// repair creates those wake triggers of the database again that do not work. The replaced routine may belong to another account now, and
+// then the triggers of its earlier account wake no listener. repair only logs why it could not create a trigger, because Install is for
+// other tables.
+func (i *installer) repair(ctx context.Context) error {
+	states, err := Status(ctx, i.db)
+	if err != nil {
+		return err
+	}
+	for _, s := range states {
+		if s.Problem == "" {
+			continue
+		}
+		if err := i.trigger(ctx, s.Table, s.Event); err != nil {
+			i.options.Logger.WarnContext(ctx, "a wake trigger does not work", "trigger", s.Trigger, "problem", s.Problem, "why", i.explain(err),
+				"remedy", "mqnotify wake install "+s.Table+" --on "+s.Event)
 		}
 	}
 	return nil
@@ -165,6 +191,9 @@ func (i *installer) trigger(ctx context.Context, table, event string) error {
 				i.options.Logger.InfoContext(ctx, "the wake trigger already exists", "trigger", name, "table", table)
 				return nil
 			}
+			if err := i.checkDefiner(ctx, table, event); err != nil {
+				return fmt.Errorf("wake: make trigger %s: %w", ident.Quote(name), err)
+			}
 			if err := i.drop(ctx, table, name); err != nil {
 				return err
 			}
@@ -186,6 +215,22 @@ func (i *installer) trigger(ctx context.Context, table, event string) error {
 		i.options.Logger.InfoContext(ctx, "the wake trigger is ready", "trigger", name, "table", table)
 		return nil
 	}
+}
+
+// checkDefiner returns an error if this account may not create triggers of the definer. Otherwise a trigger would be dropped and not be
+// created again. Its statement never creates a trigger, because the trigger that follows PRECEDES does not exist. Servers check the
+// definer before that. The CREATE TRIGGER of the table's own trigger would not do: on MySQL its error is that the trigger exists.
+func (i *installer) checkDefiner(ctx context.Context, table, event string) error {
+	if i.definer == "" {
+		return nil
+	}
+	name := ident.Quote(ident.Derived("mqnotify_wake_check_", table))
+	err := i.patiently(ctx, table, "CREATE DEFINER = "+i.definer+" TRIGGER "+name+" AFTER "+event+" ON "+ident.Quote(table)+
+		" FOR EACH ROW PRECEDES "+name+" SET @mqnotify = NULL")
+	if server.Is(err, server.ErrSpecificAccess) || errors.Is(err, ErrBusy) {
+		return err
+	}
+	return nil
 }
 
 // free drops the wake trigger that has a name of the table's triggers and is on another table, because RENAME TABLE has moved it there. It
