@@ -104,8 +104,9 @@ func (a *app) captureInstall(ctx context.Context, pattern string, o capture.Opti
 	if err != nil {
 		return err
 	}
-	for _, name := range names {
+	return a.eachTable(ctx, pattern, names, func(name string) error {
 		var plan *capture.Plan
+		var err error
 		if printed {
 			plan, err = capture.Prepare(ctx, db, name, o)
 		} else {
@@ -115,7 +116,15 @@ func (a *app) captureInstall(ctx context.Context, pattern string, o capture.Opti
 		switch {
 		case errors.As(err, &exists) && exists.Ours && name != pattern:
 			a.log.InfoContext(ctx, "skipped: the table is captured already", "table", name)
-			continue
+			if !snapshot {
+				return nil
+			}
+			// An earlier run may have ended before the snapshot did.
+			states, err := capture.Status(ctx, db, name)
+			if err != nil || slices.ContainsFunc(states, func(s capture.State) bool { return s.Snapshot != nil && s.Snapshot.Done }) {
+				return err
+			}
+			return a.snapshot(ctx, db, name, capture.SnapshotOptions{Patience: o.Patience})
 		case err != nil:
 			return err
 		}
@@ -128,21 +137,16 @@ func (a *app) captureInstall(ctx context.Context, pattern string, o capture.Opti
 				"table", plan.Table, "engine", plan.Engine, "remedy", "ALTER TABLE ... ENGINE=InnoDB")
 		}
 		if printed {
-			if err := ignoreBrokenPipe(writeAll(a.out, plan.Script)); err != nil {
-				return err
-			}
-			continue
+			return ignoreBrokenPipe(writeAll(a.out, plan.Script))
 		}
 		for _, t := range plan.Triggers {
 			a.log.InfoContext(ctx, "the trigger is ready", "trigger", t, "table", plan.Table, "into", plan.Topic)
 		}
 		if snapshot {
-			if err := a.snapshot(ctx, db, plan.Table, capture.SnapshotOptions{Patience: o.Patience}); err != nil {
-				return err
-			}
+			return a.snapshot(ctx, db, plan.Table, capture.SnapshotOptions{Patience: o.Patience})
 		}
-	}
-	return nil
+		return nil
+	})
 }
 
 func newCaptureStatus(a *app) *cobra.Command {

@@ -47,15 +47,14 @@ is a pattern of LIKE, and the command makes a snapshot of every captured table t
 			if err != nil {
 				return err
 			}
-			for _, name := range names {
+			return a.eachTable(ctx, args[0], names, func(name string) error {
 				err := a.snapshot(ctx, db, name, o)
 				if errors.Is(err, capture.ErrNotCaptured) && name != args[0] {
 					a.log.InfoContext(ctx, "skipped: the table is not captured", "table", name)
-				} else if err != nil {
-					return err
+					return nil
 				}
-			}
-			return nil
+				return err
+			})
 		},
 	}
 	cmd.Flags().BoolVar(&o.Restart, "restart", false, "begin again instead of continuing an unfinished snapshot")

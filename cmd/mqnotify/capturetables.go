@@ -2,9 +2,11 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 
+	"github.com/mqnotify/mqnotify/capture"
 	"github.com/mqnotify/mqnotify/internal/table"
 	"github.com/mqnotify/mqnotify/notify"
 )
@@ -36,4 +38,26 @@ func captureTables(ctx context.Context, db *notify.DB, pattern string) (names []
 		return nil, fmt.Errorf("no table like %q can be captured: %w", pattern, notify.ErrNoTable)
 	}
 	return names, nil
+}
+
+// eachTable calls f for each table. If a pattern has named the tables, eachTable goes on after errors about a single table, and returns
+// an error at the end that is no mistake in the command line.
+func (a *app) eachTable(ctx context.Context, pattern string, names []string, f func(name string) error) error {
+	var failed []string
+	for _, name := range names {
+		err := f(name)
+		ofTable := errors.Is(err, notify.ErrOptions) || errors.Is(err, notify.ErrNotTopic) || errors.Is(err, capture.ErrNotCaptured) ||
+			errors.As(err, new(*capture.TriggerExistsError))
+		switch {
+		case ofTable && name != pattern:
+			a.log.WarnContext(ctx, "failed: going on with the next table", "table", name, "error", err)
+			failed = append(failed, name)
+		case err != nil:
+			return err
+		}
+	}
+	if len(failed) > 0 {
+		return fmt.Errorf("%d of the %d tables like %q failed: %s", len(failed), len(names), pattern, strings.Join(failed, ", "))
+	}
+	return nil
 }
