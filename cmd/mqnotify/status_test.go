@@ -109,7 +109,7 @@ func TestStatusOfTriggers(t *testing.T) {
 		require.Contains(t, succeed(t, few, "status", "orders"), "trigger:    wakes the listeners at every insert\n")
 
 		mysqltest.Exec(t, db, "DROP PROCEDURE mqnotify_wake")
-		require.Regexp(t, `trigger:    mqnotify_wake_insert_orders does not work: .* \(mqnotify wake install orders\)\ntrigger:    none that works`,
+		require.Regexp(t, `trigger:    mqnotify_wake_insert_orders does not work: .* \(mqnotify wake install orders --on insert\)\ntrigger:    none that works`,
 			succeed(t, config, "status", "orders"))
 	})
 }

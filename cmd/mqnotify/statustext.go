@@ -52,7 +52,7 @@ func (s *topicStatus) text() (string, error) {
 func (s *topicStatus) wakeText(line func(what, format string, args ...any)) {
 	for _, t := range s.triggers {
 		if t.Problem != "" {
-			line("trigger", "%s does not work: %s (mqnotify wake install %s)", t.Trigger, t.Problem, s.name)
+			line("trigger", "%s does not work: %s (mqnotify wake install %s --on %s)", t.Trigger, t.Problem, s.name, t.Event)
 		}
 	}
 	if len(s.wakes) > 0 {

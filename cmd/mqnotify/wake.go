@@ -100,8 +100,11 @@ func (a *app) wakeStatus(ctx context.Context, asJSON bool) error {
 		return err
 	}
 	for _, s := range states {
-		if s.Problem != "" {
-			return fmt.Errorf("the trigger %s wakes no listener: run mqnotify wake install %s", s.Trigger, s.Table)
+		switch {
+		case s.WritesFail:
+			return fmt.Errorf("the trigger %s makes writes to %s fail: run mqnotify wake install %s --on %s", s.Trigger, s.Table, s.Table, s.Event)
+		case s.Problem != "":
+			return fmt.Errorf("the trigger %s wakes no listener: run mqnotify wake install %s --on %s", s.Trigger, s.Table, s.Event)
 		}
 	}
 	return nil

@@ -43,11 +43,16 @@ func TestWake(t *testing.T) {
 		require.Contains(t, fail(t, exitUsage, config, "wake"), "install, status or remove")
 		require.Contains(t, fail(t, exitFailed, config, "wake", "install", "nothing"), "nothing")
 
+		mysqltest.Exec(t, db, "CREATE DEFINER = 'mq_gone'@'%' TRIGGER mqnotify_wake_delete_orders AFTER DELETE ON orders FOR EACH ROW SET @seen = 1")
+		require.Contains(t, fail(t, exitFailed, config, "wake", "status"),
+			"the trigger mqnotify_wake_delete_orders makes writes to orders fail: run mqnotify wake install orders --on delete\n")
+		require.Contains(t, succeed(t, config, "status", "orders"), "(mqnotify wake install orders --on delete)")
+		succeed(t, config, "wake", "install", "orders", "--on", "delete")
 		mysqltest.Exec(t, db, "DROP PROCEDURE mqnotify_wake")
 		r = mqnotify(t, config, "", "wake", "status")
 		require.Equal(t, exitFailed, r.code)
 		require.Contains(t, r.out, "BROKEN")
-		require.Contains(t, r.err, "mqnotify wake install mqnotify_notification")
+		require.Contains(t, r.err, "wakes no listener: run mqnotify wake install mqnotify_notification --on insert\n")
 		require.Contains(t, mqnotify(t, config, "", "doctor", "orders").out, "mqnotify_wake_insert_orders wakes no listener")
 	})
 }
