@@ -243,14 +243,14 @@ func (p *Plan) checkTopic(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	payload, err := topic.Column("payload")
 	switch {
 	case topic.Name == p.Table:
 		return fmt.Errorf("capture: %w: a table can't be the topic of its own changes: name another topic (--into)", notify.ErrOptions)
-	case err != nil, !topic.IsMessageTable():
+	case !topic.IsMessageTable():
 		return fmt.Errorf("capture: %s: %w: name another topic (--into), or a new one for install to make", topic, notify.ErrNotTopic)
 	case !takesRows(topic):
-		return fmt.Errorf("capture: %s: %w: its column payload is a %s; it must be a LONGBLOB", topic, notify.ErrNotTopic, payload.ColumnType)
+		return fmt.Errorf("capture: %s: %w: it can't store every row: ALTER TABLE %s MODIFY payload LONGBLOB NOT NULL",
+			topic, notify.ErrNotTopic, ident.Quote(topic.Name))
 	}
 	p.Topic = topic.Name
 	return nil

@@ -209,6 +209,8 @@ func TestStatusShowsChanges(t *testing.T) {
 		assert.True(t, state().NoTopic)
 		mysqltest.ExecAll(t, db.Pool(), "ALTER TABLE orders_changes MODIFY payload LONGBLOB NOT NULL")
 		assert.False(t, state().Broken)
+		_, err = standing{Table: "orders", made: &definition{Table: "orders", Topic: strings.Repeat("x", 65)}}.state(t.Context(), db)
+		require.ErrorIs(t, err, notify.ErrOptions, "an error that does not mean that there is no topic")
 
 		_, err = db.Pool().ExecContext(t.Context(), "ALTER TABLE orders DROP paid")
 		if err != nil { // MySQL 8 and later refuse, or not: whatever they do, nothing is lost unseen

@@ -2,6 +2,7 @@ package capture
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -33,7 +34,8 @@ type State struct {
 	Changed []string
 	// Reordered is set if the table's columns have another order than the message's.
 	Reordered bool
-	// NoTopic is set if the topic does not exist or can't store every row. Writes that fire the trigger then fail.
+	// NoTopic is set if the topic can't store every row or does not exist, as far as this account may see. Writes that fire the trigger
+	// then fail.
 	NoTopic bool
 	// Broken is set if writes that fire the trigger fail: Gone is not empty, or NoTopic is set.
 	Broken bool
@@ -193,6 +195,9 @@ func (s standing) state(ctx context.Context, db *notify.DB) (State, error) {
 		state.Changed = append(state.Changed, "primary key from ("+strings.Join(s.made.Key, ", ")+") to ("+strings.Join(key, ", ")+")")
 	}
 	topic, err := table.Describe(ctx, db.Pool(), db.Name(), state.Topic)
+	if err != nil && !errors.Is(err, notify.ErrNoTable) {
+		return state, err
+	}
 	state.NoTopic = err != nil || !takesRows(topic)
 	state.Broken = len(state.Gone) > 0 || state.NoTopic
 	state.Moved = state.MadeFor != state.Table

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/mqnotify/mqnotify/capture"
+	"github.com/mqnotify/mqnotify/notify"
 )
 
 func newCapture(a *app) *cobra.Command {
@@ -197,7 +198,11 @@ func (a *app) captureStatus(ctx context.Context, name string, asJSON bool) error
 	for _, s := range states {
 		switch {
 		case s.NoTopic:
-			return fmt.Errorf("writes that fire %s fail: make the topic %s (mqnotify init), or remove the capture", s.Trigger, s.Topic)
+			// Prepare knows what is wrong with a topic that exists.
+			if _, err := capture.Prepare(ctx, db, s.Table, capture.Options{Into: s.Topic}); errors.Is(err, notify.ErrNotTopic) {
+				return fmt.Errorf("writes that fire %s can fail: %w", s.Trigger, err)
+			}
+			return fmt.Errorf("writes that fire %s fail, unless the topic %s exists and this account may not see it: make the topic (mqnotify init), or remove the capture", s.Trigger, s.Topic)
 		case s.Broken:
 			return fmt.Errorf("writes that fire %s fail: run mqnotify capture repair %s", s.Trigger, s.Table)
 		case s.Moved:
@@ -221,7 +226,7 @@ func captureTable(states []capture.State) string {
 		state := "ok"
 		switch {
 		case s.NoTopic:
-			state = "BROKEN: no topic " + s.Topic
+			state = "BROKEN: no topic " + s.Topic + " that stores every row"
 		case len(s.Gone) > 0:
 			state = "BROKEN: no column " + strings.Join(s.Gone, ", ")
 		case s.Moved:

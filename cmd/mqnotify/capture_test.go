@@ -53,10 +53,13 @@ func TestCaptureCommand(t *testing.T) {
 		assert.Contains(t, fail(t, exitFailed, config, "capture", "install", "stock"), "mqnotify capture repair stock")
 		succeed(t, config, "capture", "repair", "stock")
 		succeed(t, config, "capture", "status")
+		mysqltest.Exec(t, db, "ALTER TABLE stock_changes MODIFY payload BLOB NOT NULL")
+		assert.Contains(t, fail(t, exitFailed, config, "capture", "status"), "ALTER TABLE `stock_changes` MODIFY payload LONGBLOB NOT NULL")
 		mysqltest.Exec(t, db, "DROP TABLE stock_changes")
 		r = mqnotify(t, config, "", "capture", "status")
 		assert.Equal(t, exitFailed, r.code)
 		assert.Contains(t, r.out, "BROKEN: no topic stock_changes")
+		assert.Contains(t, r.err, "unless the topic stock_changes exists and this account may not see it")
 
 		succeed(t, config, "capture", "remove", "stock")
 		require.Equal(t, nothingCaptured+"\n", succeed(t, config, "capture", "status"))
