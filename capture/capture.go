@@ -249,17 +249,32 @@ func (p *Plan) checkTopic(ctx context.Context) error {
 	case !topic.IsMessageTable():
 		return fmt.Errorf("capture: %s: %w: name another topic (--into), or a new one for install to make", topic, notify.ErrNotTopic)
 	case !takesRows(topic):
-		return fmt.Errorf("capture: %s: %w: it can't store every row: ALTER TABLE %s MODIFY payload LONGBLOB NOT NULL",
-			topic, notify.ErrNotTopic, ident.Quote(topic.Name))
+		return fmt.Errorf("capture: %s: %w: it can't store every row: ALTER TABLE %s MODIFY payload %s NOT NULL, MODIFY headers JSON",
+			topic, notify.ErrNotTopic, ident.Quote(topic.Name), payloadType(topic))
 	}
 	p.Topic = topic.Name
 	return nil
 }
 
-// takesRows reports whether a table can store messages of any length.
+// takesRows reports whether a table can store messages of any length with any text.
 func takesRows(topic *table.Table) bool {
-	payload, err := topic.Column("payload")
-	return err == nil && topic.IsMessageTable() && (payload.DataType == "longblob" || payload.DataType == "longtext")
+	return topic.IsMessageTable() && !slices.ContainsFunc(topic.Columns, func(c table.Column) bool {
+		switch c.Name {
+		case "payload":
+			return c.DataType != "longblob" && (c.DataType != "longtext" || c.CharSet != "utf8mb4")
+		case "headers": // MariaDB's JSON is a text
+			return c.CharSet != "" && c.CharSet != "utf8mb4"
+		}
+		return false
+	})
+}
+
+// payloadType returns the type that a topic's payload should have. A text keeps its meaning in it.
+func payloadType(topic *table.Table) string {
+	if c, err := topic.Column("payload"); err == nil && c.CharSet != "" && !strings.HasPrefix(c.CharSet, "utf8") {
+		return "LONGTEXT CHARACTER SET utf8mb4"
+	}
+	return "LONGBLOB"
 }
 
 // checkFree returns a *TriggerExistsError if a trigger exists that Options.Beside does not allow.

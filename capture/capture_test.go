@@ -349,7 +349,15 @@ func TestRefusals(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := open(t, s.Database(t))
 		require.NoError(t, schema.Init(t.Context(), db.Pool(), "topic"))
-		mysqltest.ExecAll(t, db.Pool(), orders, "CREATE VIEW v AS SELECT * FROM orders", "CREATE TABLE small LIKE topic", "ALTER TABLE small MODIFY payload VARCHAR(100) NOT NULL")
+		mysqltest.ExecAll(t, db.Pool(), orders, "CREATE VIEW v AS SELECT * FROM orders", "CREATE TABLE small LIKE topic", "ALTER TABLE small MODIFY payload BLOB NOT NULL",
+			"CREATE TABLE western LIKE topic", "ALTER TABLE western MODIFY payload LONGTEXT CHARACTER SET latin1 NOT NULL",
+			"CREATE TABLE bmp LIKE topic", "ALTER TABLE bmp MODIFY payload LONGTEXT CHARACTER SET utf8mb3 NOT NULL",
+			"CREATE TABLE wide LIKE topic", "ALTER TABLE wide MODIFY payload LONGTEXT CHARACTER SET utf8mb4 NOT NULL")
+		if s.IsMariaDB() {
+			mysqltest.ExecAll(t, db.Pool(), "CREATE TABLE headers LIKE topic", "ALTER TABLE headers MODIFY headers LONGTEXT CHARACTER SET latin1 CHECK (JSON_VALID(headers))")
+			_, err := Install(t.Context(), db, "orders", Options{Into: "headers"})
+			require.ErrorContains(t, err, "MODIFY headers JSON")
+		}
 		for _, test := range []struct {
 			table string
 			o     Options
@@ -363,15 +371,19 @@ func TestRefusals(t *testing.T) {
 			{"orders", Options{Columns: []string{"id", "ID"}}, notify.ErrOptions, "twice"},
 			{"orders", Options{Patience: -1}, notify.ErrOptions, "negative"},
 			{"orders", Options{Into: "v"}, notify.ErrNotTopic, "--into"},
-			{"orders", Options{Into: "small"}, notify.ErrNotTopic, "LONGBLOB"},
+			{"orders", Options{Into: "small"}, notify.ErrNotTopic, "MODIFY payload LONGBLOB NOT NULL"},
+			{"orders", Options{Into: "western"}, notify.ErrNotTopic, "MODIFY payload LONGTEXT CHARACTER SET utf8mb4 NOT NULL"},
+			{"orders", Options{Into: "bmp"}, notify.ErrNotTopic, "MODIFY payload LONGBLOB NOT NULL"},
 			{"topic", Options{Into: "topic"}, notify.ErrOptions, "its own changes"},
 		} {
 			_, err := Install(t.Context(), db, test.table, test.o)
 			require.ErrorIs(t, err, test.want, "%+v", test)
 			require.ErrorContains(t, err, test.text)
 		}
+		_, err := Prepare(t.Context(), db, "orders", Options{Into: "wide"})
+		require.NoError(t, err)
 		var invalid *ident.InvalidError
-		_, err := Install(t.Context(), db, strings.Repeat("x", 65), Options{})
+		_, err = Install(t.Context(), db, strings.Repeat("x", 65), Options{})
 		require.ErrorAs(t, err, &invalid)
 		mysqltest.ExecAll(t, db.Pool(), "CREATE TABLE "+strings.Repeat("x", 60)+" (id INT)")
 		_, err = Install(t.Context(), db, strings.Repeat("x", 60), Options{})
