@@ -73,7 +73,7 @@ func (a *app) run(ctx context.Context, args []string) int {
 		a.note("usage: %s\nhelp: %s --help\n", command.UseLine(), command.CommandPath())
 		return exitUsage
 	default:
-		lines := strings.FieldsFunc(a.explain(err).Error(), func(r rune) bool { return r == '\n' || r == '\r' })
+		lines := strings.FieldsFunc(a.explain(command, err).Error(), func(r rune) bool { return r == '\n' || r == '\r' })
 		a.report(strings.Join(lines, "; "))
 		return exitFailed
 	}

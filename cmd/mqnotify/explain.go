@@ -5,16 +5,18 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strings"
 
 	"github.com/go-sql-driver/mysql"
+	"github.com/spf13/cobra"
 
 	"github.com/mqnotify/mqnotify/bridge"
 	"github.com/mqnotify/mqnotify/internal/server"
 	"github.com/mqnotify/mqnotify/notify"
 )
 
-// explain adds a remedy to an error of the server or the network. It leaves errors that name their own remedy as they are.
-func (a *app) explain(err error) error {
+// explain adds a remedy to a command's error from the server or the network. It leaves errors that name their own remedy as they are.
+func (a *app) explain(command *cobra.Command, err error) error {
 	var dial *net.OpError
 	var open *bridge.OpenError
 	var authority x509.UnknownAuthorityError
@@ -34,7 +36,9 @@ func (a *app) explain(err error) error {
 	case server.Is(err, server.ErrUnknownVariable):
 		remedy = "check the DSN: the driver sets parameters that it does not know as variables of the server"
 	case errors.Is(err, notify.ErrNoTable) && !server.Is(err, server.ErrNoSuchTable):
-		remedy = "`mqnotify init` makes a new topic"
+		if strings.Contains(command.Use, "TOPIC") && command.Name() != "init" { // init --trigger and the others are for a table that exists
+			remedy = "`mqnotify init` makes a new topic"
+		}
 	case server.Is(err, server.ErrParse, server.ErrBadField) && !errors.Is(err, notify.ErrNotTopic):
 		remedy = "check --where; if the error names a trigger, FLUSH TABLES repairs it (MariaDB, after a KILL)"
 	case server.Is(err, server.ErrBinlogNeedsSuper):

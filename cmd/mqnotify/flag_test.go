@@ -50,7 +50,12 @@ func TestTriggersFail(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s, "orders")
 		mysqltest.Exec(t, db, "CREATE VIEW v AS SELECT * FROM orders")
-		require.Contains(t, fail(t, exitFailed, config, "init", "--trigger", "nosuch"), "no table `nosuch`")
+		require.Contains(t, fail(t, exitFailed, config, "status", "nosuch"), "`mqnotify init` makes a new topic")
+		for _, command := range []string{"init --trigger", "flag", "capture install", "wake install"} { // an empty message table would not help
+			said := fail(t, exitFailed, config, append(words(command), "nosuch")...)
+			require.Contains(t, said, "no table `nosuch`")
+			require.NotContains(t, said, "mqnotify init")
+		}
 		require.Contains(t, fail(t, exitFailed, config, "init", "--trigger", "v"), "is a view")
 		require.Contains(t, fail(t, exitUsage, config, "init", "--trigger", "orders", "--trigger-form", "both"), "counter")
 		require.Contains(t, fail(t, exitUsage, config, "init", "--trigger", "orders", "--trigger-on", "select"), "insert, update or delete")

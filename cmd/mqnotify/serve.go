@@ -157,12 +157,9 @@ func servable(ctx context.Context, db *notify.DB, topics []string) (names []stri
 		if t.IsView {
 			return nil, fmt.Errorf("%s is a view: name the table behind it: %w", t, table.ErrView)
 		}
-		key, err := t.KeyColumn("")
-		if err == nil {
-			err = t.InOrder(key)
-		}
-		if err != nil {
-			return nil, err
+		if key, err := t.KeyColumn(""); err != nil || !key.AutoIncrement {
+			return nil, fmt.Errorf("serve reads a table by its AUTO_INCREMENT key, and %s has none: `mqnotify capture install %s` makes messages of the table's changes in a topic",
+				t, t.Name)
 		}
 		// Fail at the start if the account lacks a privilege: later the error would only be logged, again and again.
 		c, err := consumer.New(db, t.Name, consumer.Options{})

@@ -83,6 +83,12 @@ func TestServeRefusals(t *testing.T) {
 			require.Contains(t, fail(t, exitUsage, config, "serve", "orders", "--cors", origin), "write https://shop.example")
 		}
 		require.Contains(t, fail(t, exitFailed, config, "serve", "v"), "is a view")
+		mysqltest.ExecAll(t, db, "CREATE TABLE named (name VARCHAR(20) PRIMARY KEY, n INT NOT NULL, KEY (n))", "CREATE TABLE numbered (n INT PRIMARY KEY)")
+		for _, table := range []string{"named", "numbered"} {
+			said := fail(t, exitFailed, config, "serve", table)
+			require.Contains(t, said, "`mqnotify capture install "+table+"`")
+			require.NotContains(t, said, "--id-column")
+		}
 		message := fail(t, exitFailed, config, "serve", "orders", "--tokens", wrong)
 		require.Contains(t, message, "line 1")
 		require.NotContains(t, message, "very-secret")
