@@ -57,7 +57,7 @@ func (a *app) demo(ctx context.Context, o demo.Options) (err error) {
 		return err
 	}
 	// The consumer logs how it waits, and why it polls if it does.
-	o.Out, o.Logger, o.Topic = a.out, a.log, "mqnotify_demo_"+strings.ToLower(rand.Text()[:8])
+	o.Out, o.Logger, o.Topic = brokenStdout{a.out}, a.log, "mqnotify_demo_"+strings.ToLower(rand.Text()[:8])
 	defer func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 		defer cancel()

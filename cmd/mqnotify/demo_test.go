@@ -2,7 +2,9 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -47,13 +49,25 @@ func TestDemoInterrupted(t *testing.T) {
 	})
 }
 
+// A write error ends the demo. The end of a reader such as head is no failure.
 func TestDemoToBrokenStdout(t *testing.T) {
 	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s)
-		var err text
-		a := newApp(streams{out: brokenStream{}, err: &err})
-		require.Equal(t, exitFailed, a.run(t.Context(), []string{"demo", "--dsn", config.FormatDSN()}))
-		require.Contains(t, err.String(), "mqnotify: no space left\n")
-		require.Empty(t, demoTables(t, db))
+		for _, c := range []struct {
+			out  io.Writer
+			code int
+			said string
+		}{{brokenStream{}, exitFailed, "mqnotify: print: no space left\n"}, {closedPipe{}, exitDone, ""}} {
+			var err text
+			a := newApp(streams{out: c.out, err: &err})
+			require.Equal(t, c.code, a.run(t.Context(), []string{"demo", "--dsn", config.FormatDSN()}), err.String())
+			require.Contains(t, err.String(), c.said)
+			require.Empty(t, demoTables(t, db))
+		}
 	})
 }
+
+// closedPipe is a pipe whose reader has ended.
+type closedPipe struct{}
+
+func (closedPipe) Write([]byte) (int, error) { return 0, syscall.EPIPE }
