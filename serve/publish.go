@@ -219,7 +219,9 @@ func (s *Server) publishFailed(w http.ResponseWriter, r *http.Request, t *topic,
 		status, text = http.StatusRequestEntityTooLarge, "the message is too large for the database's max_allowed_packet"
 	case errors.Is(err, notify.ErrNotTopic), errors.Is(err, notify.ErrNoTable), errors.Is(err, producer.ErrNoID):
 		status, text = http.StatusConflict, "this table can't store messages"
-	case errors.Is(err, notify.ErrDenied), errors.Is(err, notify.ErrReadOnly), server.NoPrivilege(err):
+	case server.ReadOnly(err):
+		text = "the database takes no writes now: try again"
+	case errors.Is(err, notify.ErrDenied), server.NoPrivilege(err):
 		status, text = http.StatusForbidden, "the server's account may not write to this topic, or not store Idempotency-Keys"
 	case errors.Is(err, notify.ErrUnknown):
 		status, text = http.StatusBadGateway, "it is unknown whether the message is stored: send an Idempotency-Key, so that a retry is safe"

@@ -137,6 +137,32 @@ func TestRefusedPublishes(t *testing.T) {
 	})
 }
 
+// A client of a database that takes no writes for a while is asked to try again, with a key or without.
+func TestPublishToReadOnlyServer(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		own := s.Start(t)
+		config := own.Database(t)
+		openDB(t, config, "orders")
+		db, err := notify.OpenConfig(own.User(t, config, "ALL ON "+config.DBName+".*"))
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, db.Close()) })
+		site, admin := start(t, db, Options{Topics: []string{"orders"}}), own.Admin(t)
+		for _, readOnly := range []string{"ON", "OFF"} {
+			mysqltest.Exec(t, admin, "SET GLOBAL read_only = "+readOnly)
+			for _, key := range []string{"", "Idempotency-Key: k"} {
+				status, answer, header := site.askAll(t, "POST", "/topics/orders/messages", "x", key)
+				if readOnly == "ON" {
+					assert.Equal(t, http.StatusServiceUnavailable, status, answer)
+					assert.Equal(t, "2", header.Get("Retry-After"))
+					assert.Contains(t, answer, "takes no writes")
+				} else {
+					assert.Equal(t, http.StatusCreated, status, answer)
+				}
+			}
+		}
+	})
+}
+
 // Concurrent requests with the same idempotency key publish once, even to different servers.
 func TestIdempotencyKey(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
