@@ -2,11 +2,13 @@ package gocloud
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/go-sql-driver/mysql"
 	"github.com/jmoiron/sqlx"
 	"github.com/stretchr/testify/require"
 	"gocloud.dev/pubsub"
@@ -290,4 +292,18 @@ func TestLockedOut(t *testing.T) {
 		require.Equal(t, "2", string(m.Body))
 		m.Ack()
 	})
+}
+
+// A subscription does not end because of an error that passes, also one that a proxy sends.
+func TestIsRetryable(t *testing.T) {
+	mysqltest.Once(t)
+	var sub subscription
+	for number, want := range map[uint16]bool{
+		1040: true, 1053: true, 1213: true, 1290: true, 1637: true, 1969: true, 2013: true, 3024: true, 9001: true,
+		1142: false, 1146: false,
+	} {
+		require.Equal(t, want, sub.IsRetryable(fmt.Errorf("wrapped: %w", &mysql.MySQLError{Number: number})), number)
+	}
+	require.True(t, sub.IsRetryable(mysql.ErrInvalidConn))
+	require.False(t, sub.IsRetryable(errEnded))
 }

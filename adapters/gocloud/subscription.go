@@ -249,7 +249,7 @@ func answer(ids []driver.AckID, err error) {
 // IsRetryable implements [driver.Subscription]. It returns true for all transient errors, because any other error ends the subscription
 // for good. It is safe to acknowledge twice and to start the worker again.
 func (*subscription) IsRetryable(err error) bool {
-	return server.Retryable(err) || server.ConnectionLost(err) || server.ReadOnly(err) || server.Busy(err)
+	return server.ConnectionLost(err) || server.Number(err) != 0 && !server.Permanent(err)
 }
 
 // As implements [driver.Subscription]. It sets a **notify.DB to the database.
