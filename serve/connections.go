@@ -48,6 +48,7 @@ type limitedConn struct {
 	net.Conn
 	listener *limitListener
 	place    *list.Element // in idle; nil while a request is running
+	gone     bool          // it has ended
 	served   bool          // Accept has returned it
 	first    []byte        // the client's first byte, until Read returns it
 	leave    func()
@@ -182,19 +183,21 @@ func (c *limitedConn) Close() error {
 }
 
 func (c *limitedConn) end() {
-	c.setIdle(false)
-	c.listener.mu.Lock()
-	defer c.listener.mu.Unlock()
-	c.listener.all--
-	c.listener.tell()
-}
-
-func (c *limitedConn) setIdle(idle bool) {
 	l := c.listener
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	c.setIdle(false)
+	c.gone = true
+	l.all--
+	l.tell()
+}
+
+// setIdle adds the connection to idle or removes it. It adds none that has ended, because over HTTP/2 net/http may report one as idle
+// after its end, and admit would close it again and again. The caller holds mu.
+func (c *limitedConn) setIdle(idle bool) {
+	l := c.listener
 	switch {
-	case idle && c.place == nil:
+	case idle && c.place == nil && !c.gone:
 		c.place = l.idle.PushBack(c)
 		l.tell()
 	case !idle && c.place != nil:
@@ -209,6 +212,8 @@ func connState(conn net.Conn, state http.ConnState) {
 		conn = secure.NetConn()
 	}
 	if c, ok := conn.(*limitedConn); ok && (state == http.StateActive || state == http.StateIdle) {
+		c.listener.mu.Lock()
+		defer c.listener.mu.Unlock()
 		c.setIdle(state == http.StateIdle)
 	}
 }

@@ -117,6 +117,22 @@ func TestIdleSockets(t *testing.T) {
 	})
 }
 
+// A connection that is reported as idle after its end is not among the idle ones, where it would keep new connections out for ever.
+func TestIdleAfterTheEnd(t *testing.T) {
+	mysqltest.Once(t)
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	l := newLimitListener(listener, 1, long)
+	client, conn := net.Pipe()
+	defer client.Close()
+	c := l.admit(conn)
+	require.Equal(t, 1, l.idle.Len())
+	require.NoError(t, c.Close())
+	connState(c, http.StateIdle)
+	require.Zero(t, l.idle.Len())
+	require.NoError(t, l.Close())
+}
+
 // The server disconnects a client that does not finish its header, and serves other clients meanwhile.
 func TestHeaderTime(t *testing.T) {
 	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
