@@ -29,6 +29,7 @@ type amqpDestination struct {
 	queue         string // open makes it if it does not exist; empty with an exchange
 	arguments     amqp.Table
 	was           atomic.Bool // the broker has accepted a connection before
+	found         atomic.Bool // the exchange or the queue was there before
 }
 
 // amqpSink publishes persistent messages with the MessageID as message-id. They are mandatory: the broker returns a message that it
@@ -137,6 +138,7 @@ func (d *amqpDestination) open(ctx context.Context) (Sink, error) {
 		_ = conn.Close()
 		return nil, err
 	}
+	d.found.Store(true)
 	closed := s.channel.NotifyClose(make(chan *amqp.Error, 1))
 	returns := s.channel.NotifyReturn(make(chan amqp.Return))
 	go s.watch(closed, returns)
@@ -149,7 +151,7 @@ func (s *amqpSink) prepare(ctx context.Context) error {
 	if s.exchange == "" {
 		err = s.findQueue(ctx)
 	} else if err = s.channel.ExchangeDeclarePassive(s.exchange, amqp.ExchangeTopic, true, false, false, false, nil); err != nil {
-		err = prepareError(fmt.Sprintf("find exchange %q", s.exchange), err)
+		err = s.prepareError(fmt.Sprintf("find exchange %q", s.exchange), err)
 	}
 	if err != nil {
 		return err
@@ -171,7 +173,7 @@ func (s *amqpSink) findQueue(ctx context.Context) (err error) {
 		if err == nil && s.arguments != nil {
 			err = s.declareQueue() // fails if the type differs
 		} else if err != nil {
-			err = prepareError(fmt.Sprintf("find queue %q", s.queue), err)
+			err = s.prepareError(fmt.Sprintf("find queue %q", s.queue), err)
 		}
 		return err
 	}
@@ -186,19 +188,23 @@ func (s *amqpSink) findQueue(ctx context.Context) (err error) {
 
 func (s *amqpSink) declareQueue() error {
 	if _, err := s.channel.QueueDeclare(s.queue, true, false, false, false, s.arguments); err != nil {
-		return prepareError(fmt.Sprintf("declare queue %q", s.queue), err)
+		return s.prepareError(fmt.Sprintf("declare queue %q", s.queue), err)
 	}
 	return nil
 }
 
-// prepareError makes a PermanentError of a queue with another type and of an exchange that does not exist.
-func prepareError(verb string, err error) error {
+// prepareError makes a PermanentError of a queue with another type and of an exchange that is missing.
+func (d *amqpDestination) prepareError(verb string, err error) error {
 	var said *amqp.Error
-	if errors.As(err, &said) && (said.Code == amqp.PreconditionFailed || said.Code == amqp.NotFound) {
+	if d.missing(err) || errors.As(err, &said) && said.Code == amqp.PreconditionFailed {
 		return permanent(fmt.Errorf("%s: %w", verb, err))
 	}
 	return amqpError(verb, err)
 }
+
+// missing reports whether err means that the exchange or the queue was never there. RabbitMQ gives the same answer for a durable queue
+// whose node is down, so a queue that was found before may come back.
+func (d *amqpDestination) missing(err error) bool { return notFound(err) && !d.found.Load() }
 
 func notFound(err error) bool {
 	var said *amqp.Error

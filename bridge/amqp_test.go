@@ -55,6 +55,7 @@ func TestAMQP(t *testing.T) {
 	conform(t, to)
 	t.Run("huge headers", func(t *testing.T) { testHugeHeaders(t, b, 200_000) })
 	t.Run("exchange", func(t *testing.T) { testExchange(t, b) })
+	t.Run("gone later", func(t *testing.T) { testGoneLater(t, b) })
 	t.Run("handshake ends", func(t *testing.T) { testHandshakeEnds(t, b) })
 	t.Run("open frozen", func(t *testing.T) { testOpenFrozen(t, b) })
 }
@@ -149,4 +150,42 @@ func testExchange(t *testing.T, b *brokertest.Broker) {
 		require.ErrorAs(t, err, new(*PermanentError), query)
 		require.NotContains(t, err.Error(), brokertest.Password)
 	}
+}
+
+// RabbitMQ does not find a durable queue whose node is down, so only an exchange or a queue that was never there is a permanent error.
+func testGoneLater(t *testing.T, b *brokertest.Broker) {
+	channel := openAMQP(t, b)
+	require.NoError(t, channel.ExchangeDeclare("later", amqp.ExchangeTopic, true, false, false, false, nil))
+	to, err := Parse(b.URL("exchange=later"), "orders")
+	require.NoError(t, err)
+	sink, err := to.Open(t.Context())
+	require.NoError(t, err)
+	require.NoError(t, sink.Close())
+	require.NoError(t, channel.ExchangeDelete("later", false, false))
+	_, err = to.Open(t.Context())
+	requireTransient(t, err)
+
+	from, err := parseOrigin(b.URL("queue=later"), "orders")
+	require.NoError(t, err)
+	_, err = from.Open(t.Context())
+	require.ErrorAs(t, err, new(*PermanentError))
+	_, err = channel.QueueDeclare("later", true, false, false, false, nil)
+	require.NoError(t, err)
+	source, err := from.Open(t.Context())
+	require.NoError(t, err)
+	require.NoError(t, source.Close())
+	_, err = channel.QueueDelete("later", false, false, false)
+	require.NoError(t, err)
+	_, err = from.Open(t.Context())
+	requireTransient(t, err)
+}
+
+func TestAMQPMissing(t *testing.T) {
+	mysqltest.Once(t)
+	d := &amqpDestination{}
+	gone, differs := &amqp.Error{Code: amqp.NotFound}, &amqp.Error{Code: amqp.PreconditionFailed}
+	require.ErrorAs(t, d.prepareError("declare", gone), new(*PermanentError))
+	d.found.Store(true)
+	requireTransient(t, d.prepareError("declare", gone))
+	require.ErrorAs(t, d.prepareError("declare", differs), new(*PermanentError))
 }

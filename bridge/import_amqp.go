@@ -55,11 +55,12 @@ func originAMQP(p *params) *origin {
 		}
 		if err != nil {
 			_ = conn.Close()
-			if notFound(err) {
+			if d.missing(err) {
 				return nil, permanent(fmt.Errorf("consume queue %q: %w", queue, err))
 			}
 			return nil, amqpError(fmt.Sprintf("consume queue %q", queue), err)
 		}
+		d.found.Store(true)
 		s.deliveries = s.ahead(deliveries, min(prefetch, amqpAhead))
 		return s, nil
 	}}
