@@ -6,11 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/mqnotify/mqnotify/consumer"
@@ -68,12 +70,23 @@ func startExec(args []string) (Sink, error) {
 	err = s.cmd.Start()
 	_ = theirs.Close()
 	if err != nil {
-		return nil, errors.Join(permanent(err), in.Close(), out.Close())
+		return nil, errors.Join(startError(err), in.Close(), out.Close())
 	}
 	read := make(chan struct{})
 	go s.read(read)
 	go s.wait(read)
 	return s, nil
+}
+
+// startError makes a PermanentError of a program that is missing or can't be run. Other errors may pass: the system has too many
+// processes or open files or too little memory, or the program's file is being replaced.
+func startError(err error) error {
+	for _, stays := range []error{exec.ErrNotFound, fs.ErrNotExist, fs.ErrPermission, syscall.ENOEXEC} {
+		if errors.Is(err, stays) {
+			return permanent(err)
+		}
+	}
+	return err
 }
 
 // read passes the program's answers on until its stdout is closed. It cuts an answer that is too long.

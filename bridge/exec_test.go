@@ -51,8 +51,12 @@ func TestExecFails(t *testing.T) {
 		require.NoError(t, err)
 		return d
 	}
-	_, err := parse("exec:no-such-program").Open(t.Context())
-	require.ErrorAs(t, err, new(*PermanentError))
+	plain := filepath.Join(t.TempDir(), "plain")
+	require.NoError(t, os.WriteFile(plain, nil, 0o600))
+	for _, program := range []string{"no-such-program", plain, plain + "-no"} {
+		_, err := parse("exec:" + program).Open(t.Context())
+		require.ErrorAs(t, err, new(*PermanentError), program)
+	}
 	for url, stops := range map[string]bool{"exec:cat": true, "exec:true": false} {
 		sink, err := parse(url).Open(t.Context())
 		require.NoError(t, err)
@@ -64,6 +68,29 @@ func TestExecFails(t *testing.T) {
 		}
 		require.NoError(t, sink.Close())
 	}
+}
+
+// A program that does not start because its file is being written, or because the system lacks something, may start later.
+func TestExecStartsLater(t *testing.T) {
+	mysqltest.Once(t)
+	path := filepath.Join(t.TempDir(), "program.sh")
+	require.NoError(t, os.WriteFile(path, []byte("#!/bin/sh\n"), 0o700))
+	d, err := Parse("exec:"+path, "t")
+	require.NoError(t, err)
+	writing, err := os.OpenFile(path, os.O_WRONLY, 0)
+	require.NoError(t, err)
+	defer writing.Close()
+	sink, err := d.Open(t.Context())
+	if err == nil { // some systems run it
+		require.NoError(t, sink.Close())
+	} else {
+		requireTransient(t, err)
+		require.ErrorIs(t, err, syscall.ETXTBSY)
+	}
+	for _, passes := range []error{syscall.EAGAIN, syscall.ENOMEM, syscall.EMFILE, syscall.ETXTBSY} {
+		requireTransient(t, startError(&os.PathError{Op: "fork/exec", Path: path, Err: passes}))
+	}
+	require.ErrorAs(t, startError(&os.PathError{Op: "fork/exec", Path: path, Err: syscall.ENOEXEC}), new(*PermanentError))
 }
 
 // script returns a destination that runs a shell script.
