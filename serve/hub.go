@@ -62,7 +62,7 @@ type hub struct {
 	due      bool          // a timer will close changed
 	clients  int
 	err      error // why the reader has ended
-	lost     bool  // the reader has lost its connection and reconnects
+	lost     bool  // the reader has no connection, and reconnects
 	rate     rate
 }
 
@@ -86,7 +86,11 @@ func (h *hub) run(ctx context.Context) {
 			err = errors.New("the reader ended")
 		}
 		h.mu.Lock()
-		h.err = err
+		if server.ConnectionLost(err) || server.Number(err) != 0 && !server.Permanent(err) {
+			h.lost = true // until watch is called; clients wait
+		} else {
+			h.err = err
+		}
 		h.mu.Unlock()
 		if time.Since(begun) > time.Minute {
 			waits.Reset()

@@ -231,6 +231,40 @@ func TestClientBeforeTheFirstRead(t *testing.T) {
 	})
 }
 
+// A client that connects while the first connection to the database fails waits too, and gets later messages on the same stream.
+func TestClientBeforeTheDatabase(t *testing.T) {
+	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+		config, proxy := s.Database(t), s.Proxy(t)
+		direct := openDB(t, config, "orders")
+		proxy.Down()
+		db, err := notify.OpenConfig(proxy.Config(config))
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, db.Close()) })
+		server, err := New(db, Options{Topics: []string{"orders"}, Logger: quiet, Heartbeat: 10 * time.Millisecond})
+		require.NoError(t, err)
+		listens := httptest.NewServer(server.Handler())
+		t.Cleanup(listens.Close)
+		ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+		ran := mysqltest.Result(func() error { return server.Run(ctx) })
+		defer func() {
+			cancel()
+			require.NoError(t, <-ran)
+		}()
+		h := server.topics["orders"].hub
+		mysqltest.Eventually(t, "the reader has failed", func() bool {
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			return h.lost || h.err != nil
+		})
+		site := &site{Server: server, url: listens.URL, client: listens.Client()}
+		r := site.events(t, "/topics/orders/events")
+		proxy.Up()
+		r.joined()
+		insert(t, direct, "orders", "1")
+		assert.Equal(t, []string{"1"}, r.payloads(1))
+	})
+}
+
 // occupy acquires the whole semaphore for reading tables until leave is called.
 func (s *site) occupy() (leave func()) {
 	turns := s.options.reading
