@@ -38,7 +38,7 @@ type PublisherConfig struct {
 type Publisher struct {
 	db     *notify.DB
 	config PublisherConfig
-	tables tables
+	tables *tables
 
 	mu        sync.Mutex
 	closed    bool
@@ -63,7 +63,7 @@ func NewPublisher(db *notify.DB, config PublisherConfig, logger watermill.Logger
 	}
 	p := &Publisher{
 		db: db, config: config, producers: make(map[string]*producer.Producer),
-		tables: tables{db: db, init: config.InitializeSchema, delayQueue: config.DelayQueue},
+		tables: newTables(db, config.InitializeSchema, config.DelayQueue),
 	}
 	if config.DelayQueue != "" {
 		var err error
@@ -207,18 +207,26 @@ type tables struct {
 	db         *notify.DB
 	init       bool
 	delayQueue string
-
-	mu   sync.Mutex
-	made map[string]bool
+	made       sync.Map      // the topics whose tables exist
+	making     chan struct{} // the permit to make tables, one caller at a time
 }
 
+func newTables(db *notify.DB, init bool, delayQueue string) *tables {
+	return &tables{db: db, init: init, delayQueue: delayQueue, making: make(chan struct{}, 1)}
+}
+
+// ready makes the topic's table unless it exists. Topics that are ready do not wait for a table that takes long to make.
 func (t *tables) ready(ctx context.Context, topic string) error {
-	if !t.init {
+	if _, made := t.made.Load(topic); made || !t.init {
 		return nil
 	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.made[topic] {
+	select {
+	case t.making <- struct{}{}:
+		defer func() { <-t.making }()
+	case <-ctx.Done():
+		return fmt.Errorf("watermill: make topic %s: %w", topic, context.Cause(ctx))
+	}
+	if _, made := t.made.Load(topic); made {
 		return nil
 	}
 	db, err := core.Beside(t.db) // all connections of the pool may be in transactions that publish to the topic
@@ -234,10 +242,7 @@ func (t *tables) ready(ctx context.Context, topic string) error {
 			return fmt.Errorf("watermill: make the queue %s: %w", t.delayQueue, err)
 		}
 	}
-	if t.made == nil {
-		t.made = make(map[string]bool)
-	}
-	t.made[topic] = true
+	t.made.Store(topic, true)
 	return nil
 }
 

@@ -47,7 +47,7 @@ type Subscriber struct {
 	db     *notify.DB
 	config SubscriberConfig
 	logger watermill.LoggerAdapter
-	tables tables
+	tables *tables
 
 	ctx    context.Context //nolint:containedctx // Close ends it, and with it the subscriptions
 	cancel context.CancelFunc
@@ -92,15 +92,14 @@ func NewSubscriber(db *notify.DB, config SubscriberConfig, logger watermill.Logg
 	if options.Logger == nil {
 		options.Logger = slogger(logger)
 	}
-	s := &Subscriber{db: db, config: config, logger: logger, tables: tables{db: db, init: config.InitializeSchema, delayQueue: config.DelayQueue}}
+	s := &Subscriber{db: db, config: config, logger: logger, tables: newTables(db, config.InitializeSchema, config.DelayQueue)}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	return s, nil
 }
 
 // SubscribeInitialize implements [message.SubscribeInitializer]. It makes the topic's table.
 func (s *Subscriber) SubscribeInitialize(topic string) error {
-	t := tables{db: s.db, init: true, delayQueue: s.config.DelayQueue}
-	return t.ready(s.ctx, topic)
+	return newTables(s.db, true, s.config.DelayQueue).ready(s.ctx, topic)
 }
 
 // Subscribe implements [message.Subscriber]. The channel is closed when ctx ends, at Close, or when the consumer fails, which is logged.

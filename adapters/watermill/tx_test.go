@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"fmt"
 	"log/slog"
+	"net"
 	"strconv"
 	"strings"
 	"sync"
@@ -19,6 +20,7 @@ import (
 
 	adapter "github.com/mqnotify/mqnotify/adapters/watermill"
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/notify"
 )
 
 // A message that is published in a transaction exists only if the transaction commits. The same holds for a delayed message.
@@ -199,6 +201,46 @@ func TestWithTxOfAFullPool(t *testing.T) {
 		require.NoError(t, publisher.WithTx(tx).Publish("orders", m))
 		require.NoError(t, tx.Commit())
 		require.Equal(t, 1, mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM orders"))
+	})
+}
+
+// A table that takes long to make delays no publish to a topic that is ready, and any other publish only until its context ends.
+func TestSlowTable(t *testing.T) {
+	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+		type slow struct{}
+		waits := make(chan bool, 10)
+		config := s.Database(t)
+		config.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			if ctx.Value(slow{}) != nil { // the connection that makes the table
+				waits <- true
+				<-ctx.Done()
+				return nil, context.Cause(ctx)
+			}
+			return new(net.Dialer).DialContext(ctx, network, addr)
+		}
+		db, err := notify.OpenConfig(config)
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, db.Close()) })
+		publisher, err := adapter.NewPublisher(db, adapter.PublisherConfig{InitializeSchema: true}, nil)
+		require.NoError(t, err)
+		defer func() { require.NoError(t, publisher.Close()) }()
+		publish := func(ctx context.Context, topic string) <-chan error {
+			m := message.NewMessage("x", nil)
+			m.SetContext(ctx)
+			return mysqltest.Result(func() error { return publisher.Publish(topic, m) })
+		}
+		require.NoError(t, mysqltest.Receive(t, publish(t.Context(), "ready")))
+		ctx, cancel := context.WithCancel(context.WithValue(t.Context(), slow{}, true))
+		making := publish(ctx, "slow")
+		defer func() {
+			cancel()
+			require.ErrorIs(t, mysqltest.Receive(t, making), context.Canceled)
+		}()
+		mysqltest.Receive(t, waits)
+		require.NoError(t, mysqltest.Receive(t, publish(t.Context(), "ready")))
+		ended, end := context.WithCancel(t.Context())
+		end()
+		require.ErrorIs(t, mysqltest.Receive(t, publish(ended, "another")), context.Canceled)
 	})
 }
 
