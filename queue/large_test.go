@@ -2,8 +2,10 @@ package queue
 
 import (
 	"bytes"
+	"context"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -55,4 +57,26 @@ func TestLargeTasks(t *testing.T) {
 		}
 		assert.Equal(t, map[int]int{largest: 1, 300 << 10: 3}, sizes)
 	})
+}
+
+// The worker remembers a claim that was lost while its handler ran, but not the payload.
+func TestLostClaimHasNoPayload(t *testing.T) {
+	mysqltest.Once(t)
+	begun, dropped := make(chan Task, 1), make(chan Task, 1)
+	h := newPool(1, func(ctx context.Context, task Task) error {
+		begun <- task
+		<-ctx.Done()
+		return nil
+	}, nil)
+	h.dropped = func(task Task) { dropped <- task }
+	ctx, cancel := context.WithCancel(t.Context())
+	h.start(ctx)
+	defer h.close()
+	defer cancel()
+	task := Task{ID: 1, Attempt: 1, Payload: []byte("large")}
+	h.take([]Task{task}, time.Now(), time.Hour)
+	require.Equal(t, task, mysqltest.Receive(t, begun))
+	h.renewed([]Task{task}, []Task{task}, time.Now(), time.Hour)
+	mysqltest.Receive(t, dropped)
+	require.Equal(t, []Task{{ID: 1, Attempt: 1}}, h.known())
 }

@@ -34,7 +34,7 @@ type pool struct {
 	held     map[uint64]*held
 	outcomes []outcome // not stored yet
 	deferred []outcome // not stored because another session has their unique keys locked
-	lapsed   []*held   // lost while their handlers ran, in the last day
+	lapsed   []*held   // lost while their handlers ran, in the last day; without their payloads
 	oldest   time.Time // when the first of outcomes came
 	running  int
 	alone    *held // the claim on a task that is handled alone, until its handler ends
@@ -182,6 +182,7 @@ func (h *pool) settle(claim *held, o outcome, took time.Duration) {
 	if late {
 		h.forget(claim)
 		h.lapsed = slices.DeleteFunc(h.lapsed, func(c *held) bool { return time.Since(c.trusted) > 24*time.Hour })
+		claim.task.Payload = nil // it may be large
 		h.lapsed = append(h.lapsed, claim)
 	} else {
 		if claim.cancelled {
