@@ -31,8 +31,9 @@ type WorkerOptions struct {
 	// renews it three times as often, for as long as the handler runs. 0 means 30 s;
 	// the minimum is 100 ms.
 	Visibility time.Duration
-	// Backoff returns how long a task waits after its attempt, 1 for the first, has failed. It does not
-	// count lapsed claims as attempts.
+	// Backoff returns how long a task waits after an attempt has failed. attempt is 1 for the first. It is the number of claims on
+	// the task without those that lapsed. Claims that lapsed before Retry was called for the task count, and so do claims that a
+	// worker gave back before a handler began.
 	// nil means about 1 s, 2 s, 4 s ... up to an hour, half to one and a half times as long.
 	Backoff func(attempt int) time.Duration
 	// Lapses is how often a task comes back after its claim has lapsed because the worker

@@ -261,6 +261,7 @@ func (h *pool) outcomeOf(claim *held, err error) outcome {
 	if o.kind == wasFatal {
 		return o
 	}
+	// WorkerOptions.Backoff says what this counts.
 	o.wait = min(max(0, h.backoff(max(1, claim.task.Attempt-claim.task.Lapses))), maxDelay)
 	return o
 }
