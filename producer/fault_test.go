@@ -1,9 +1,11 @@
 package producer
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"sync"
 	"testing"
 	"time"
@@ -12,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/internal/schema"
 	"github.com/mqnotify/mqnotify/notify"
 )
 
@@ -115,5 +118,36 @@ func TestNoAnswer(t *testing.T) {
 				}
 			})
 		}
+	})
+}
+
+// lostAtInsert is a connection that ends when it has sent an INSERT, or the text of one to prepare.
+type lostAtInsert struct{ net.Conn }
+
+func (c lostAtInsert) Write(b []byte) (int, error) {
+	n, err := c.Conn.Write(b)
+	if bytes.Contains(b, []byte("INSERT INTO")) {
+		_ = c.Close()
+	}
+	return n, err
+}
+
+// If the connection is lost while the INSERT of a large message is prepared, it is not unknown whether the message is stored.
+func TestLostWhilePreparing(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config := s.Database(t)
+		db := open(t, config)
+		require.NoError(t, schema.Init(t.Context(), db.Pool(), "x"))
+		config.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			conn, err := new(net.Dialer).DialContext(ctx, network, addr)
+			return lostAtInsert{conn}, err
+		}
+		far := open(t, config)
+		_, err := newProducer(t, far, "x", Options{BatchBytes: 1}).Publish(t.Context(), Message{}) // too large for a batch
+		require.Error(t, err)
+		assert.True(t, SafeToRetry(err), "%v", err)
+		assert.Zero(t, count(t, db, "x"))
+		_, err = newProducer(t, far, "x", Options{}).Publish(t.Context(), Message{})
+		require.ErrorIs(t, err, notify.ErrUnknown)
 	})
 }

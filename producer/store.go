@@ -12,6 +12,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/mqnotify/mqnotify/internal/core"
+	"github.com/mqnotify/mqnotify/internal/dberror"
 	"github.com/mqnotify/mqnotify/internal/header"
 	"github.com/mqnotify/mqnotify/internal/server"
 	"github.com/mqnotify/mqnotify/internal/waiting"
@@ -200,7 +201,7 @@ func (s statement) exec(ctx context.Context, tx notify.Tx, into string) (uint64,
 	if s.prepared {
 		stmt, err := tx.PrepareContext(ctx, query)
 		if err != nil {
-			return 0, err
+			return 0, dberror.NotStored(err)
 		}
 		defer func() { _ = stmt.Close() }()
 		exec = func() (sql.Result, error) { return stmt.ExecContext(ctx, args...) }

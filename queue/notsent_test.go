@@ -26,18 +26,21 @@ func (e lostAt) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// If the connection is lost before the INSERT, it is not unknown whether the tasks are stored.
+// If the connection is lost before the INSERT, or while that of a large task is prepared, it is not unknown whether the tasks are stored.
 func TestLostBeforeTheInsert(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, config := database(t, s)
-		far := config.Clone()
-		far.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
-			conn, err := new(net.Dialer).DialContext(ctx, network, addr)
-			return lostAt{conn, "SELECT @@auto_increment_increment"}, err
+		large := Entry{Payload: make([]byte, mysqltest.Value[int](t, db.Pool(), "SELECT @@max_allowed_packet")*3/4)}
+		for text, entries := range map[string][]Entry{"SELECT @@auto_increment_increment": {{}, {}}, insertInto: {large}} {
+			far := config.Clone()
+			far.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
+				conn, err := new(net.Dialer).DialContext(ctx, network, addr)
+				return lostAt{conn, text}, err
+			}
+			_, err := newQueue(t, openConfig(t, far), Options{}).Enqueue(t.Context(), entries...)
+			require.Error(t, err)
+			require.NotErrorIs(t, err, notify.ErrUnknown)
+			require.Zero(t, mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM mqnotify_task"))
 		}
-		_, err := newQueue(t, openConfig(t, far), Options{}).Enqueue(t.Context(), Entry{}, Entry{})
-		require.Error(t, err)
-		require.NotErrorIs(t, err, notify.ErrUnknown)
-		require.Zero(t, mysqltest.Value[int](t, db.Pool(), "SELECT COUNT(*) FROM mqnotify_task"))
 	})
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/jmoiron/sqlx"
 
+	"github.com/mqnotify/mqnotify/internal/dberror"
 	"github.com/mqnotify/mqnotify/internal/schema"
 	"github.com/mqnotify/mqnotify/internal/server"
 	"github.com/mqnotify/mqnotify/notify"
@@ -56,7 +57,7 @@ func prepared(tx notify.Tx) func(ctx context.Context, query string, args ...any)
 	return func(ctx context.Context, query string, args ...any) (sql.Result, error) {
 		statement, err := tx.PrepareContext(ctx, query)
 		if err != nil {
-			return nil, err
+			return nil, dberror.NotStored(err)
 		}
 		defer func() { _ = statement.Close() }()
 		return statement.ExecContext(ctx, args...)

@@ -34,10 +34,18 @@ func Explain(err error, what, roles string) error {
 }
 
 // Unknown returns a notify.ErrUnknown if err leaves open whether a commit happened. An error of the server is an answer, because
-// the server rolls back a statement that fails, and two errors of the driver mean that nothing was sent.
+// the server rolls back a statement that fails. Two errors of the driver mean that nothing was sent, and NotStored marks others.
 func Unknown(err error) error {
-	if err == nil || server.Number(err) != 0 || errors.Is(err, driver.ErrBadConn) || errors.Is(err, mysql.ErrPktTooLarge) {
+	if err == nil || server.Number(err) != 0 || errors.Is(err, driver.ErrBadConn) || errors.Is(err, mysql.ErrPktTooLarge) ||
+		errors.As(err, new(notStoredError)) {
 		return err
 	}
 	return fmt.Errorf("%w: %w", notify.ErrUnknown, err)
 }
+
+// NotStored marks an error of a step before the statement that stores something, so that Unknown returns it unchanged.
+func NotStored(err error) error { return notStoredError{err} }
+
+type notStoredError struct{ error }
+
+func (e notStoredError) Unwrap() error { return e.error }
