@@ -180,7 +180,7 @@ func (i *Import) open(ctx context.Context) (messageSource, error) {
 
 // unmendable reports whether no retry can succeed after err.
 func unmendable(err error) bool {
-	return errors.Is(err, notify.ErrNoState) || errors.Is(err, notify.ErrNoTable) ||
+	return errors.Is(err, notify.ErrNoState) || errors.Is(err, notify.ErrVersion) || errors.Is(err, notify.ErrNoTable) ||
 		errors.Is(err, notify.ErrNotTopic) || errors.Is(err, notify.ErrDenied) ||
 		server.Permanent(err) && !errors.Is(err, errStored) ||
 		errors.As(err, new(*PermanentError)) || errors.As(err, new(*notify.TooLargeError))

@@ -78,6 +78,26 @@ func TestDeadLetterDenied(t *testing.T) {
 	})
 }
 
+// The dead letter of a bridge that sends columns has the whole message, which a retry publishes.
+func TestDeadLetterOfColumns(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := openTopic(t, s)
+		mysqltest.Exec(t, db.Pool(), `INSERT INTO orders (headers, payload) VALUES ('{"k": "v"}', 'whole')`)
+		f := &fake{fail: func(m consumer.Message) error { return poison(m, "%s", m.Payload) }}
+		options := toEnd
+		options.MaxAttempts, options.Consumer.Group, options.Consumer.Columns = 1, "g", []string{"id"}
+		require.NoError(t, run(t, db, f.destination(), options).wait(t))
+		c, err := consumer.New(db, "orders", consumer.Options{Group: options.Consumer.Group})
+		require.NoError(t, err)
+		letters, err := c.DeadLetters(t.Context(), consumer.DeadFilter{Whole: true})
+		require.NoError(t, err)
+		require.Len(t, letters, 1)
+		require.Equal(t, "whole", string(letters[0].Payload))
+		require.Equal(t, map[string]string{"k": "v"}, letters[0].Headers)
+		require.Contains(t, letters[0].Error, `{"id":1}`)
+	})
+}
+
 // The end of the context is no failure of a bridge, even while the destination is opened.
 func TestContextEndsWhileOpening(t *testing.T) {
 	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {

@@ -2,6 +2,7 @@ package capture
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -220,7 +221,11 @@ func (s *snapshot) survey(ctx context.Context) error {
 	var size uint64
 	row := s.db.Pool().QueryRowxContext(ctx, `SELECT COALESCE(TABLE_ROWS, 0), COALESCE(AVG_ROW_LENGTH, 0) FROM information_schema.TABLES
 		WHERE TABLE_SCHEMA = ? AND TABLE_NAME = ?`, s.db.Name(), s.table)
-	if err := row.Scan(&s.estimate, &size); err != nil {
+	err := row.Scan(&s.estimate, &size)
+	if errors.Is(err, sql.ErrNoRows) { // it was dropped, or is just being replaced
+		err = notify.ErrNoTable
+	}
+	if err != nil {
 		return fmt.Errorf("capture: estimate the rows of %s: %w", ident.Quote(s.table), err)
 	}
 	s.most = int(max(1, min(manyRows, manyBytes/max(1, size))))

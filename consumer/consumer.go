@@ -102,7 +102,7 @@ func (c *Consumer) Run(ctx context.Context, handler Handler) error {
 // permanent reports whether another attempt would fail with err again.
 func permanent(err error) bool {
 	for _, known := range []error{
-		notify.ErrNoTable, notify.ErrNotTopic, ErrBelowOffset, notify.ErrNoState, notify.ErrOptions, position.ErrDamaged, errTxEnded,
+		notify.ErrNoTable, notify.ErrNotTopic, ErrBelowOffset, notify.ErrNoState, notify.ErrVersion, notify.ErrOptions, position.ErrDamaged, errTxEnded,
 	} {
 		if errors.Is(err, known) {
 			return true

@@ -12,9 +12,7 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/mqnotify/mqnotify/internal/deadletter"
-	"github.com/mqnotify/mqnotify/internal/ident"
 	"github.com/mqnotify/mqnotify/internal/position"
-	"github.com/mqnotify/mqnotify/internal/schema"
 	"github.com/mqnotify/mqnotify/internal/server"
 	"github.com/mqnotify/mqnotify/notify"
 )
@@ -175,13 +173,6 @@ func (d *delivery) deliver(ctx, handling context.Context, messages []Message, in
 		})
 		if buried != nil {
 			return stateError("write dead letter", buried)
-		}
-		if m.copied != "" { // a retry publishes the message, not the columns that the handler got
-			_, err := tx.ExecContext(ctx, "UPDATE "+schema.DeadLetterTable+" l JOIN "+ident.Quote(m.Topic)+" o ON o.id = l.message_id SET l.headers = o.headers, l.payload = "+
-				m.copied+" WHERE l.topic = ? AND l.group_name = ? AND l.message_id = ?", m.Topic, d.options.Group, m.ID)
-			if err != nil {
-				return stateError("write dead letter", err)
-			}
 		}
 		if !m.retry {
 			return nil

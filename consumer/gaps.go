@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
 	"time"
 
 	"github.com/jmoiron/sqlx"
@@ -20,6 +19,8 @@ const (
 	maxRanges = 100
 	// maxProbes bounds the rows that are probed for a lock before a gap is settled by time alone.
 	maxProbes = 64
+	// idsAtOnce is how many ids one statement reads.
+	idsAtOnce = 10_000
 )
 
 // pollWriters asks which writers are open, and reads the gaps again that may have been filled by a writer that has ended. The caller
@@ -48,12 +49,8 @@ func (r *reader) pollWriters(ctx context.Context, head uint64) (came bool, err e
 	r.given = grace
 	again, ended := r.wm.observe(head, open, now, grace)
 	if ended > r.wm.settled && grace > 0 {
-		locked, err := r.locked(ctx, ended)
-		if err != nil {
+		if ended, err = r.unlocked(ctx, ended); err != nil {
 			return false, err
-		}
-		if locked {
-			ended = r.wm.settled
 		}
 	}
 	if r.keyed {
@@ -160,10 +157,9 @@ func (r *reader) gaps(ctx context.Context, after, upTo uint64) (gaps []position.
 	if len(gaps) <= maxRanges {
 		return gaps, true, nil
 	}
-	const limit = 10_000
 	var appeared position.Set
 	for from := max(after, r.wm.settled); ; {
-		ids, err := r.rows.ids(ctx, from, upTo, limit)
+		ids, err := r.rows.ids(ctx, from, upTo, r.rows.where, idsAtOnce)
 		if err != nil {
 			return nil, false, fmt.Errorf("consumer: read ids: %w", err)
 		}
@@ -175,25 +171,33 @@ func (r *reader) gaps(ctx context.Context, after, upTo uint64) (gaps []position.
 				return appeared.Spans, false, nil
 			}
 		}
-		if len(ids) < limit {
+		if len(ids) < idsAtOnce {
 			return appeared.Spans, true, nil
 		}
 		from = ids[len(ids)-1]
 	}
 }
 
-// locked reports whether a row in a gap up to id exists but is locked, so that its writer has not ended. It probes at most the newest
-// maxProbes ids, one by one, because for a range both servers also report locks of rows that were not asked for.
-func (r *reader) locked(ctx context.Context, upTo uint64) (bool, error) {
+// unlocked returns the largest id, at most upTo, up to which no missing row was found locked, so that its writer may have ended. It
+// probes at most maxProbes missing ids, from the first, one by one, because for a range both servers also report locks of rows that were
+// not asked for. A locked table counts as a locked row.
+func (r *reader) unlocked(ctx context.Context, upTo uint64) (uint64, error) {
+	after := max(r.wm.settled, r.wm.horizon)
+	seen, upTo, err := r.visible(ctx, after, upTo)
+	if server.Retryable(err) {
+		return r.wm.settled, nil
+	}
+	if err != nil {
+		return 0, fmt.Errorf("consumer: read ids: %w", err)
+	}
 	mode := "FOR SHARE NOWAIT"
 	if r.rows.session.Capabilities().MariaDB {
 		mode = "LOCK IN SHARE MODE NOWAIT"
 	}
 	query := "SELECT 1 FROM " + ident.Quote(r.rows.table.Name) + " WHERE " + r.rows.key + " = ? " + mode
 	probes := 0
-	gaps := slices.Collect(r.wm.seen.Missing(r.wm.settled, min(upTo, r.wm.frontier)))
-	for _, gap := range slices.Backward(gaps) {
-		for id := gap.Hi; id >= gap.Lo && probes < maxProbes; id-- {
+	for gap := range seen.Missing(after, upTo) {
+		for id := gap.Lo; id <= gap.Hi && probes < maxProbes; id++ {
 			probes++
 			err := r.rows.session.Ask(ctx, func(ctx context.Context, conn *sqlx.Conn) error {
 				_, err := conn.ExecContext(ctx, query, id)
@@ -201,11 +205,31 @@ func (r *reader) locked(ctx context.Context, upTo uint64) (bool, error) {
 			})
 			switch {
 			case server.Is(err, server.ErrLockNoWait, server.ErrLockWaitTimeout):
-				return true, nil
+				return id - 1, nil
 			case unfit(err) != nil:
-				return false, fmt.Errorf("consumer: probe id %d: %w", id, err)
+				return 0, fmt.Errorf("consumer: probe id %d: %w", id, err)
 			}
 		}
 	}
-	return false, nil
+	return upTo, nil
+}
+
+// visible returns the ids of (after, upTo] that exist, some of which were not read, or are excluded by the condition. If there are many,
+// it returns a lower upTo.
+func (r *reader) visible(ctx context.Context, after, upTo uint64) (position.Set, uint64, error) {
+	if r.rows.where == "" {
+		after = max(after, r.wm.frontier) // below, all were read
+	}
+	if after >= upTo {
+		return r.wm.seen, upTo, nil
+	}
+	ids, err := r.rows.ids(ctx, after, upTo, "", idsAtOnce)
+	seen := r.wm.seen.Clone()
+	for _, id := range ids {
+		seen.Add(id, id)
+	}
+	if len(ids) == idsAtOnce {
+		upTo = ids[len(ids)-1]
+	}
+	return seen, upTo, err
 }

@@ -39,7 +39,7 @@ func largest(ctx context.Context, r *rows) (head uint64, exists bool, err error)
 // checkHead returns ErrBelowOffset if the table was truncated. After a DELETE of all rows the ids continue, which is no error.
 func (r *reader) checkHead(ctx context.Context) error {
 	r.checked = time.Now()
-	return checkHead(ctx, r.rows, r.wm.settled)
+	return checkHead(ctx, r.rows, r.wm.settled, "the offset is %d: was it truncated? start again with --reset (Options.Reset)")
 }
 
 // checkLeast returns notify.ErrNotTopic if the table has a row with an id below 1, because no consumer reads it. Such a row is
@@ -65,7 +65,8 @@ func (r *reader) checkLeast(ctx context.Context) error {
 		"Options.AcceptAnyKey (--any-key) reads the others: %w", r.rows.table, r.rows.key, table.ErrNoKey)
 }
 
-func checkHead(ctx context.Context, r *rows, settled uint64) error {
+// checkHead returns ErrBelowOffset if the table ends before settled. reason has a place for settled, and says what to do.
+func checkHead(ctx context.Context, r *rows, settled uint64, reason string) error {
 	head, exists, err := largest(ctx, r)
 	if err != nil || head >= settled {
 		return err
@@ -82,6 +83,5 @@ func checkHead(ctx context.Context, r *rows, settled uint64) error {
 	if known && next > settled || !known && !exists {
 		return nil
 	}
-	return fmt.Errorf("consumer: %s ends at id %d and the offset is %d: was it truncated? start again with --reset (Options.Reset): %w",
-		r.table, head, settled, ErrBelowOffset)
+	return fmt.Errorf("consumer: %s ends at id %d and %s: %w", r.table, head, fmt.Sprintf(reason, settled), ErrBelowOffset)
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/mqnotify/mqnotify/internal/core"
+	"github.com/mqnotify/mqnotify/internal/position"
 	"github.com/mqnotify/mqnotify/internal/schema"
 	"github.com/mqnotify/mqnotify/internal/server"
 	"github.com/mqnotify/mqnotify/notify"
@@ -102,7 +103,7 @@ func readSnapshot(ctx context.Context, db sqlx.QueryerContext, of sharing, prefi
 		return s, stateError("read partitions", err)
 	}
 	if len(rows) != of.parts {
-		return s, fmt.Errorf("consumer: group %q has %d of its %d partitions: %w", of.group, len(rows), of.parts, errFenced)
+		return s, incomplete(of, len(rows))
 	}
 	s.settled, s.coordinator = rows[0].Settled, rows[0].Coordinator
 	for _, row := range rows {
@@ -110,6 +111,12 @@ func readSnapshot(ctx context.Context, db sqlx.QueryerContext, of sharing, prefi
 		s.settled = min(s.settled, row.Settled)
 	}
 	return s, nil
+}
+
+// incomplete is the error of a group that lacks partitions, for example because only a part of the tables was restored.
+func incomplete(of sharing, parts int) error {
+	return fmt.Errorf("consumer: group %q has %d of its %d partitions in %s: restore that table together with %s, or begin again with Reset (--reset): %w",
+		of.group, parts, of.parts, schema.PartitionTable, schema.OffsetTable, position.ErrDamaged)
 }
 
 // fair returns how many partitions each member should have: the same number for all, or one more for the members in the first slots.

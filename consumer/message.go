@@ -36,9 +36,7 @@ type Message struct {
 	part int
 	// retry is true for a row that is tried again after it was a dead letter. The offset counts it as done.
 	retry bool
-	// copied is the SQL of the payload, in UTF-8, of a row of a message table that is read by its columns, for its dead letter. Such a
-	// message has no Headers; retryOf is its retryHeader.
-	copied  string
+	// retryOf is the retryHeader of a message that is read by its columns, and so has no Headers.
 	retryOf string
 }
 

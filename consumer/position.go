@@ -23,6 +23,9 @@ type beginning struct{ position.From }
 // endWindow is how many of the newest rows a reader that begins at the end reads, to find the gaps among them.
 const endWindow = 10_000
 
+// fromPastEnd is the reason of checkHead for From.
+const fromPastEnd = "From (--from) begins after %d: name an earlier id"
+
 // disorder is how much later a row's time may be than that of the next row.
 const disorder = 10 * time.Minute
 
@@ -31,9 +34,9 @@ func (p beginning) start(ctx context.Context, r *rows, timeColumn string) (posit
 	switch p.Kind {
 	case position.ID:
 		start := position.Progress{Settled: p.ID - 1}
-		return start, checkHead(ctx, r, start.Settled)
+		return start, checkHead(ctx, r, start.Settled, fromPastEnd)
 	case position.After:
-		return p.Progress.Clone(), checkHead(ctx, r, p.Progress.Settled)
+		return p.Progress.Clone(), checkHead(ctx, r, p.Progress.Settled, fromPastEnd)
 	case position.Ago:
 		var now int64
 		err := r.session.Ask(ctx, func(ctx context.Context, conn *sqlx.Conn) error {

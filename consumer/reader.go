@@ -112,7 +112,7 @@ func (r *reader) run(ctx context.Context) error {
 		if r.stopAtEnd && (!r.withheld || r.wm.settled >= r.end) {
 			return errDrained
 		}
-		if !found && (moved || time.Since(r.checked) > checkWait) { // the head moved and there is no new row: it may have gone back
+		if !found && !r.deferred && (moved || time.Since(r.checked) > checkWait) { // the head moved and there is no new row: it may have gone back
 			if err := errors.Join(r.checkHead(ctx), r.checkLeast(ctx)); err != nil {
 				return err
 			}
@@ -120,7 +120,7 @@ func (r *reader) run(ctx context.Context) error {
 		if err := r.retry(ctx); err != nil {
 			return err
 		}
-		if r.unchecked = r.unchecked || found; r.unchecked && !time.Now().Before(r.origins.next) {
+		if r.unchecked = r.unchecked || found; r.unchecked && !r.deferred && !time.Now().Before(r.origins.next) {
 			if err := r.checkOrigin(ctx); err != nil {
 				return err
 			}
@@ -277,7 +277,7 @@ func (r *reader) readPage(ctx context.Context) (reading, error) {
 		return reading{}, fmt.Errorf("consumer: read page: %w", err)
 	}
 	messages := page.messages
-	if r.keyed && len(messages) > 0 && r.wm.waiting() {
+	if r.keyed && !r.strict && len(messages) > 0 && r.wm.waiting() {
 		if r.waits() {
 			return reading{head: r.wm.frontier, withheld: true}, nil
 		}

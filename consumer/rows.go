@@ -54,6 +54,9 @@ func newRows(session *core.Session, t *table.Table, options Options) (*rows, err
 		return nil, fmt.Errorf("consumer: column %s of %s has no unique index of its own, so that rows of the same key can't be told apart: add one, or name another column: %w",
 			ident.Quote(key.Name), t, table.ErrNoKey)
 	}
+	if t.IsMessageTable() && key.Name != "id" {
+		return nil, fmt.Errorf("consumer: %s is a message table, which is read by its id: leave out the key %s: %w", t, ident.Quote(key.Name), table.ErrNoKey)
+	}
 	r := &rows{session: session, table: t, keyName: key.Name, key: ident.Quote(key.Name), anyKey: options.AcceptAnyKey}
 	if options.Where != "" {
 		// Line breaks around the condition keep a comment in it from swallowing what follows.
@@ -97,13 +100,6 @@ func newRows(session *core.Session, t *table.Table, options Options) (*rows, err
 		r.columns += ", headers"
 		further++
 	}
-	copied := ""
-	if payload, err := t.Column("payload"); err == nil && t.IsMessageTable() {
-		copied = "o.payload"
-		if payload.CharSet != "" {
-			copied = "CONVERT(o.payload USING utf8mb4)"
-		}
-	}
 	encoder, binary := table.NewEncoder(columns), make(map[string]bool)
 	for _, c := range columns {
 		binary[c.Name] = c.IsBinary()
@@ -136,7 +132,6 @@ func newRows(session *core.Session, t *table.Table, options Options) (*rows, err
 			return Message{}, err
 		}
 		m := Message{ID: id, Topic: t.Name, Payload: p.keep(line), IsRow: true, binary: binary, part: part}
-		m.copied = copied
 		if text, ok := values[further-1].([]byte); ok && retries {
 			m.retryOf = headers(text)[retryHeader]
 		}
@@ -286,10 +281,10 @@ func (r *rows) add(p *page, values []driver.Value, limit int) error {
 	return nil
 }
 
-// ids reads at most limit keys of (after, upTo], in order.
-func (r *rows) ids(ctx context.Context, after, upTo uint64, limit int) (ids []uint64, err error) {
+// ids reads at most limit keys of (after, upTo], in order. where is a condition, or empty.
+func (r *rows) ids(ctx context.Context, after, upTo uint64, where string, limit int) (ids []uint64, err error) {
 	query := "SELECT " + r.key + " FROM " + ident.Quote(r.table.Name) +
-		" WHERE " + r.key + " > ? AND " + r.key + " <= ?" + r.where + " ORDER BY " + r.key + " LIMIT ?"
+		" WHERE " + r.key + " > ? AND " + r.key + " <= ?" + where + " ORDER BY " + r.key + " LIMIT ?"
 	err = r.once(ctx, query, []uint64{after, upTo, uint64(limit)}, func(values []driver.Value) error {
 		id, err := toID(values[0])
 		ids = append(ids, id)

@@ -116,7 +116,7 @@ func readParts(ctx context.Context, r *rows, of sharing) (now snapshot, parts []
 		parts = append(parts, part{position.Progress{Settled: row.Settled, Done: done}, row.Member, now.owners[n]})
 	}
 	if len(parts) != of.parts {
-		return now, nil, fmt.Errorf("consumer: group %q has %d of its %d partitions: %w", of.group, len(parts), of.parts, errFenced)
+		return now, nil, incomplete(of, len(parts))
 	}
 	return now, parts, nil
 }

@@ -193,7 +193,7 @@ func (g *storedGroup) of(ctx context.Context, r *rows, p position.Progress, head
 	if s.Waiting, s.MoreWaiting, err = r.count(ctx, gaps); err != nil {
 		return s, err
 	}
-	if err := checkHead(ctx, r, s.Settled); err != nil {
+	if err := checkHead(ctx, r, s.Settled, "the offset is %d"); err != nil {
 		if s.BelowOffset = errors.Is(err, ErrBelowOffset); !s.BelowOffset {
 			return s, err
 		}

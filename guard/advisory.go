@@ -82,7 +82,7 @@ const appliesWithin = time.Second
 
 var errReplica = fmt.Errorf("%w: this server is a replica of another: connect to the one that takes the writes", ErrUnsafe)
 
-var errReadOnly = fmt.Errorf("%w: the server is read-only, as a replica is: connect to the one that takes the writes, or take a lease", ErrUnsafe)
+var errReadOnly = fmt.Errorf("%w: the server is read-only, as a replica is: connect to the one that takes the writes", ErrUnsafe)
 
 // acquire takes the lock if the server's advisory locks exclude all other holders. asked reports whether it has asked for the lock.
 func (a *advisory) acquire(ctx context.Context, session *core.Session, timeout time.Duration) (lock *core.Lock, asked bool, err error) {

@@ -149,7 +149,7 @@ var errNoAnswer = errors.New("the server did not answer in time")
 
 // permanent reports whether another attempt would fail with err again.
 func permanent(err error) bool {
-	return errors.Is(err, ErrNotFound) || errors.Is(err, notify.ErrOptions) || server.Permanent(err)
+	return errors.Is(err, ErrNotFound) || errors.Is(err, notify.ErrOptions) || errors.Is(err, notify.ErrVersion) || server.Permanent(err)
 }
 
 // connect works over one session. worked reports whether it began to claim tasks. A nil error means that ctx has ended and

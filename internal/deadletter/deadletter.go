@@ -3,12 +3,15 @@ package deadletter
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"unicode/utf8"
 
 	"github.com/mqnotify/mqnotify/internal/header"
+	"github.com/mqnotify/mqnotify/internal/ident"
 	"github.com/mqnotify/mqnotify/internal/schema"
+	"github.com/mqnotify/mqnotify/internal/table"
 	"github.com/mqnotify/mqnotify/notify"
 )
 
@@ -21,14 +24,14 @@ type Letter struct {
 	ID           uint64
 	Headers      map[string]string // nil if there are none
 	Payload      []byte
-	IsRow        bool // Payload is the JSON of a row, and a retry reads the row again
+	IsRow        bool // Payload is the JSON of columns
 	Attempts     int
 	Cause        error
 }
 
 // Write writes a dead letter, without the payload if that is the JSON of a row and larger than a packet of the server. It replaces an
-// existing one of the same message, so that a message that is handled again after a crash or a reset has one dead letter. It returns the
-// server's errors.
+// existing one of the same message, so that a message that is handled again after a crash or a reset has one dead letter. The dead
+// letter of a message that was read by its columns has the whole message, which a retry publishes. Write returns the server's errors.
 func Write(ctx context.Context, db notify.Tx, l Letter) error {
 	var headers any
 	var headerBytes int
@@ -60,7 +63,31 @@ func Write(ctx context.Context, db notify.Tx, l Letter) error {
 		return err
 	}
 	defer func() { _ = stmt.Close() }()
-	_, err = stmt.ExecContext(ctx, l.Topic, l.Group, l.ID, headers, l.Payload, l.Attempts, reason)
+	if _, err = stmt.ExecContext(ctx, l.Topic, l.Group, l.ID, headers, l.Payload, l.Attempts, reason); err != nil || !l.IsRow {
+		return err
+	}
+	return copyMessage(ctx, db, l)
+}
+
+// copyMessage replaces the columns by the message, if the topic is a message table.
+func copyMessage(ctx context.Context, db notify.Tx, l Letter) error {
+	var database string
+	if err := db.QueryRowContext(ctx, "SELECT DATABASE()").Scan(&database); err != nil {
+		return err
+	}
+	topic, err := table.Describe(ctx, db, database, l.Topic)
+	if errors.Is(err, table.ErrNoTable) {
+		return nil
+	}
+	if err != nil || !topic.IsMessageTable() {
+		return err
+	}
+	payload := "o.payload"
+	if column, err := topic.Column("payload"); err == nil && column.CharSet != "" {
+		payload = "CONVERT(o.payload USING utf8mb4)"
+	}
+	_, err = db.ExecContext(ctx, "UPDATE "+schema.DeadLetterTable+" l JOIN "+ident.Quote(l.Topic)+" o ON o.id = l.message_id SET l.headers = o.headers, l.payload = "+
+		payload+" WHERE l.topic = ? AND l.group_name = ? AND l.message_id = ?", l.Topic, l.Group, l.ID)
 	return err
 }
 
