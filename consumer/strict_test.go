@@ -146,7 +146,7 @@ func (l *locking) Head(context.Context) (core.Head, error) {
 	return core.Head{}, nil
 }
 
-func (l *locking) Wait(ctx context.Context, seen core.Head, _ time.Duration) (core.Head, error) {
+func (l *locking) Wait(ctx context.Context, _ core.Head, _ time.Duration) (core.Head, error) {
 	if l.n++; l.n == 3 {
 		l.end(errDrained)
 	}
