@@ -81,7 +81,7 @@ func startExec(args []string) (Sink, error) {
 // startError makes a PermanentError of a program that is missing or can't be run. Other errors may pass: the system has too many
 // processes or open files or too little memory, or the program's file is being replaced.
 func startError(err error) error {
-	for _, stays := range []error{exec.ErrNotFound, fs.ErrNotExist, fs.ErrPermission, syscall.ENOEXEC} {
+	for _, stays := range []error{exec.ErrNotFound, fs.ErrNotExist, fs.ErrPermission, exec.ErrDot, syscall.ENOEXEC, syscall.ENOTDIR, syscall.EISDIR} {
 		if errors.Is(err, stays) {
 			return permanent(err)
 		}

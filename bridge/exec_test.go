@@ -53,7 +53,7 @@ func TestExecFails(t *testing.T) {
 	}
 	plain := filepath.Join(t.TempDir(), "plain")
 	require.NoError(t, os.WriteFile(plain, nil, 0o600))
-	for _, program := range []string{"no-such-program", plain, plain + "-no"} {
+	for _, program := range []string{"no-such-program", plain, plain + "-no", plain + "/no", filepath.Dir(plain)} {
 		_, err := parse("exec:" + program).Open(t.Context())
 		require.ErrorAs(t, err, new(*PermanentError), program)
 	}

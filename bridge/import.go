@@ -89,7 +89,7 @@ func newImport(db *notify.DB, from *origin, topic string, options ImportOptions)
 }
 
 // Run imports until ctx ends, and then returns nil. If the broker is away at the start, or refuses the credentials, Run returns an
-// OpenError at once. Later it waits for a broker or a database that is away. Other errors are notify.ErrNoState, notify.ErrNoTable,
+// OpenError at once. Later it waits for a broker or a database that is away. Other errors are notify.ErrNoState, notify.ErrVersion, notify.ErrNoTable,
 // notify.ErrNotTopic, notify.ErrDenied, notify.ErrReadOnly, a *notify.TooLargeError, a PermanentError, or the server's. Run may be
 // called once.
 func (i *Import) Run(ctx context.Context) error {

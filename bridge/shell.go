@@ -188,7 +188,7 @@ func (s *shell) deadLetter(ctx context.Context, m consumer.Message, err error) (
 		return false, &endError{fmt.Errorf("bridge: send to %s: %w", s.to.Name, err)}
 	}
 	s.options.Logger.ErrorContext(ctx, "the message goes to the dead letters", "topic", s.topic, "id", m.ID, "attempts", s.tries, "error", err)
-	err = deadletter.Write(ctx, s.db.Pool(), deadletter.Letter{
+	err = s.bury(ctx, deadletter.Letter{
 		Topic: m.Topic, Group: s.options.Consumer.Group, ID: m.ID, Headers: m.Headers, Payload: m.Payload, IsRow: m.IsRow, Attempts: s.tries, Cause: err,
 	})
 	if err != nil {
@@ -201,4 +201,17 @@ func (s *shell) deadLetter(ctx context.Context, m consumer.Message, err error) (
 		return false, err
 	}
 	return true, nil
+}
+
+// bury writes a dead letter in a transaction, because Write may need several statements.
+func (s *shell) bury(ctx context.Context, letter deadletter.Letter) error {
+	tx, err := s.db.Pool().BeginTxx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = tx.Rollback() }()
+	if err := deadletter.Write(ctx, tx, letter); err != nil {
+		return err
+	}
+	return tx.Commit()
 }

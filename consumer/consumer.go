@@ -52,8 +52,8 @@ func New(db *notify.DB, topic string, options Options) (*Consumer, error) {
 // Run reads and handles rows until ctx ends, the handler returns ErrStop, Options.Limit is reached, or, with Options.StopAtEnd, the
 // end is reached. It then stores the offset and returns nil. It reconnects after a lost connection, without a limit. It returns
 // errors that another attempt would repeat: of a first connection that fails, notify.ErrNoTable and the other errors about the
-// table, ErrBelowOffset, notify.ErrNoState, notify.ErrOptions, a HandlerError, and errors of the server such as a missing
-// privilege.
+// table, ErrBelowOffset, notify.ErrNoState, notify.ErrVersion, notify.ErrOptions, a HandlerError, and errors of the server such as
+// a missing privilege.
 //
 // All consumers of a DB share the connections that wait for new rows (see package notify), four for reading, one for the locks of
 // groups, and those of the DB's pool. A consumer opens a connection of its own for reading with Options.Where, Mode "poll", Flag

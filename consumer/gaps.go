@@ -182,54 +182,54 @@ func (r *reader) gaps(ctx context.Context, after, upTo uint64) (gaps []position.
 // probes at most maxProbes missing ids, from the first, one by one, because for a range both servers also report locks of rows that were
 // not asked for. A locked table counts as a locked row.
 func (r *reader) unlocked(ctx context.Context, upTo uint64) (uint64, error) {
-	after := max(r.wm.settled, r.wm.horizon)
-	seen, upTo, err := r.visible(ctx, after, upTo)
-	if server.Retryable(err) {
-		return r.wm.settled, nil
-	}
-	if err != nil {
-		return 0, fmt.Errorf("consumer: read ids: %w", err)
-	}
 	mode := "FOR SHARE NOWAIT"
 	if r.rows.session.Capabilities().MariaDB {
 		mode = "LOCK IN SHARE MODE NOWAIT"
 	}
 	query := "SELECT 1 FROM " + ident.Quote(r.rows.table.Name) + " WHERE " + r.rows.key + " = ? " + mode
 	probes := 0
-	for gap := range seen.Missing(after, upTo) {
-		for id := gap.Lo; id <= gap.Hi && probes < maxProbes; id++ {
-			probes++
-			err := r.rows.session.Ask(ctx, func(ctx context.Context, conn *sqlx.Conn) error {
-				_, err := conn.ExecContext(ctx, query, id)
-				return err
-			})
-			switch {
-			case server.Is(err, server.ErrLockNoWait, server.ErrLockWaitTimeout):
-				return id - 1, nil
-			case unfit(err) != nil:
-				return 0, fmt.Errorf("consumer: probe id %d: %w", id, err)
+	for after := max(r.wm.settled, r.wm.horizon); after < upTo; {
+		seen, end, err := r.visible(ctx, after, upTo)
+		if server.Retryable(err) {
+			return r.wm.settled, nil
+		}
+		if err != nil {
+			return 0, fmt.Errorf("consumer: read ids: %w", err)
+		}
+		for gap := range seen.Missing(after, end) {
+			for id := gap.Lo; id <= gap.Hi; id++ {
+				if probes++; probes > maxProbes {
+					return upTo, nil
+				}
+				err := r.rows.session.Ask(ctx, func(ctx context.Context, conn *sqlx.Conn) error {
+					_, err := conn.ExecContext(ctx, query, id)
+					return err
+				})
+				switch {
+				case server.Is(err, server.ErrLockNoWait, server.ErrLockWaitTimeout):
+					return id - 1, nil
+				case unfit(err) != nil:
+					return 0, fmt.Errorf("consumer: probe id %d: %w", id, err)
+				}
 			}
 		}
+		after = end
 	}
 	return upTo, nil
 }
 
-// visible returns the ids of (after, upTo] that exist, some of which were not read, or are excluded by the condition. If there are many,
-// it returns a lower upTo.
-func (r *reader) visible(ctx context.Context, after, upTo uint64) (position.Set, uint64, error) {
-	if r.rows.where == "" {
-		after = max(after, r.wm.frontier) // below, all were read
+// visible returns the ids of (after, end] that exist, some of which were not read, or are excluded by the condition. end is upTo, or less
+// if there are many.
+func (r *reader) visible(ctx context.Context, after, upTo uint64) (ids position.Set, end uint64, err error) {
+	if r.rows.where == "" && after < r.wm.frontier { // they were read
+		return r.wm.seen, min(upTo, r.wm.frontier), nil
 	}
-	if after >= upTo {
-		return r.wm.seen, upTo, nil
+	all, err := r.rows.ids(ctx, after, upTo, "", idsAtOnce)
+	for _, id := range all {
+		ids.Add(id, id)
 	}
-	ids, err := r.rows.ids(ctx, after, upTo, "", idsAtOnce)
-	seen := r.wm.seen.Clone()
-	for _, id := range ids {
-		seen.Add(id, id)
+	if len(all) == idsAtOnce {
+		upTo = all[len(all)-1]
 	}
-	if len(ids) == idsAtOnce {
-		upTo = ids[len(ids)-1]
-	}
-	return seen, upTo, err
+	return ids, upTo, err
 }

@@ -15,7 +15,7 @@ import (
 
 // ErrBelowOffset means that the table's ids end below the offset: the table was truncated, a counter was set back, or the offset
 // belongs to another table. New rows would count as handled already. If the account has PROCESS, Run also returns it for a table that
-// was truncated and has since got more rows. Start again with Options.Reset (consume --reset).
+// was truncated and has since got more rows. Start again with Options.Reset, From "beginning" (consume --reset --from beginning).
 var ErrBelowOffset = errors.New("the table's ids end below the offset")
 
 // head returns the largest visible id, or 0 if there is none.
@@ -39,7 +39,7 @@ func largest(ctx context.Context, r *rows) (head uint64, exists bool, err error)
 // checkHead returns ErrBelowOffset if the table was truncated. After a DELETE of all rows the ids continue, which is no error.
 func (r *reader) checkHead(ctx context.Context) error {
 	r.checked = time.Now()
-	return checkHead(ctx, r.rows, r.wm.settled, "the offset is %d: was it truncated? start again with --reset (Options.Reset)")
+	return checkHead(ctx, r.rows, r.wm.settled, "the offset is %d: was it truncated? start again with --reset --from beginning (Options.Reset and From)")
 }
 
 // checkLeast returns notify.ErrNotTopic if the table has a row with an id below 1, because no consumer reads it. Such a row is
@@ -65,7 +65,7 @@ func (r *reader) checkLeast(ctx context.Context) error {
 		"Options.AcceptAnyKey (--any-key) reads the others: %w", r.rows.table, r.rows.key, table.ErrNoKey)
 }
 
-// checkHead returns ErrBelowOffset if the table ends before settled. reason has a place for settled, and says what to do.
+// checkHead returns ErrBelowOffset if the table ends before settled. reason has a place for settled.
 func checkHead(ctx context.Context, r *rows, settled uint64, reason string) error {
 	head, exists, err := largest(ctx, r)
 	if err != nil || head >= settled {

@@ -125,7 +125,7 @@ func (r *reader) checkOrigin(ctx context.Context) error {
 	}
 	read := r.wm.settled > 0 || len(r.wm.seen.Spans) > 0
 	if o.known && !o.begins && read && now.truncated(o.before) {
-		return fmt.Errorf("consumer: %s was truncated after its ids up to %d were read: start again with --reset (Options.Reset): %w",
+		return fmt.Errorf("consumer: %s was truncated after its ids up to %d were read: start again with --reset --from beginning (Options.Reset and From): %w",
 			r.rows.table, r.wm.settled, ErrBelowOffset)
 	}
 	if o.known && !o.begins && o.before == now {

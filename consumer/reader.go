@@ -117,8 +117,10 @@ func (r *reader) run(ctx context.Context) error {
 				return err
 			}
 		}
-		if err := r.retry(ctx); err != nil {
-			return err
+		if !r.deferred {
+			if err := r.retry(ctx); err != nil {
+				return err
+			}
 		}
 		if r.unchecked = r.unchecked || found; r.unchecked && !r.deferred && !time.Now().Before(r.origins.next) {
 			if err := r.checkOrigin(ctx); err != nil {
@@ -139,10 +141,10 @@ func (r *reader) run(ctx context.Context) error {
 		if head, err = r.waiter.Wait(ctx, head, r.bound(found)); err != nil {
 			return err
 		}
-		moved = head != seen
 		if r.woken != nil {
-			r.woken(wokenBy(r.waiter, moved))
+			r.woken(wokenBy(r.waiter, head != seen))
 		}
+		moved = head != seen || moved && r.deferred // a check that was put off
 	}
 }
 

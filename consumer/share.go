@@ -155,7 +155,7 @@ func (l *connection) deserted(ctx context.Context, s sharing, prefix string) err
 	waits := &notify.Fibonacci{Min: 10 * time.Millisecond, Max: 200 * time.Millisecond}
 	for until := time.Now().Add(5 * time.Second); ; {
 		now, err := readSnapshot(ctx, l.db.Pool(), s, prefix)
-		if errors.Is(err, position.ErrDamaged) { // no member can work
+		if errors.Is(err, position.ErrDamaged) { // members find this too, and end
 			return nil
 		}
 		if err != nil || len(now.fair()) == 0 {

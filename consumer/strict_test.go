@@ -31,6 +31,7 @@ func TestProbeFindsTheLockedRow(t *testing.T) {
 			{"strict", Options{Strict: true}, "SELECT 'two'"},
 			{"strict, many rows", Options{Strict: true}, fmt.Sprintf("SELECT 'two' UNION ALL (SELECT a.id FROM ids a JOIN ids b LIMIT %d)", idsAtOnce+100)},
 			{"excluded rows", Options{Where: "payload <> 'x'"}, "SELECT 'two' UNION ALL (SELECT 'x' FROM ids)"},
+			{"many excluded rows", Options{Where: "payload <> 'x'"}, fmt.Sprintf("SELECT 'two' UNION ALL (SELECT 'x' FROM ids a JOIN ids b LIMIT %d)", 2*idsAtOnce)},
 		} {
 			t.Run(c.name, func(t *testing.T) {
 				t.Parallel()
@@ -57,6 +58,8 @@ func TestProbeFindsTheLockedRow(t *testing.T) {
 				if c.options.Strict {
 					require.Equal(t, []string{"late", "two"}, got.payloads()[:2])
 				}
+				last := mysqltest.Value[uint64](t, db.Pool(), "SELECT MAX(id) FROM orders")
+				eventually(t, func() bool { return stored(t, db, "g") == last }, "the grace does not end")
 				require.NoError(t, r.end(t))
 			})
 		}

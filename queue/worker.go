@@ -47,7 +47,7 @@ type worker struct {
 // stores their outcomes, and returns nil. It does not return before the handlers do, even if one ignores its context. It
 // reconnects after a loss of its session, without a limit; handlers continue meanwhile, as long as their claims hold. It returns
 // errors that another attempt would repeat: notify.ErrOptions, a failed first connection, ErrNotFound, notify.ErrNoState,
-// notify.ErrDenied, notify.ErrClosed, and lasting errors of the server. At the end it returns an error if outcomes of handlers could
+// notify.ErrVersion, notify.ErrDenied, notify.ErrClosed, and lasting errors of the server. At the end it returns an error if outcomes of handlers could
 // not be stored: other workers will then handle those tasks again.
 //
 // Work has a connection of its own until it has been idle for a minute; all workers and consumers of a DB share the connections

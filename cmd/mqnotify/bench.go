@@ -54,7 +54,7 @@ routines that wake install makes, stay. The account needs the privileges that mq
 	flags.IntVar(&o.Rows, "rows", 100_000, "rows of throughput; queue has a tenth as many tasks")
 	flags.IntVar(&o.Listeners, "listeners", 50, "listeners of fanout, with five connections each")
 	flags.IntVar(&o.Writers, "writers", 64, "the largest number of writers of writers")
-	flags.DurationVar(&o.Window, "for", 10*time.Second, "how long each of the five windows of idle is, in which it counts statements;\nan idle listener sends one statement a minute, which a short window misses")
+	flags.DurationVar(&o.Window, "for", 10*time.Second, "how long each of the five windows of idle is, in which it counts statements;\nan idle listener sends about five statements a minute, which a short window misses")
 	flags.BoolVar(&o.json, "json", false, "print a JSON object for each suite")
 	flags.StringVar(&o.plot, "plot", "", "draw the distributions of the times, and latency against idle statements,\ninto this `file` (.svg, .png, .pdf)")
 	completeFiles(cmd, "plot")

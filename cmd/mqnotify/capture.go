@@ -44,8 +44,8 @@ func newCaptureInstall(a *app) *cobra.Command {
 		Short: "Make the triggers, and the topic if it does not exist",
 		Long: `Makes a trigger for each of --ops that writes the old and the new row as JSON into the
 topic --into. The account needs SELECT and TRIGGER on TABLE and INSERT on the topic. Don't drop
-the account: triggers run with the rights of the account that made them. MySQL with a binary
-log also needs SUPER, or log_bin_trust_function_creators=1.
+the account: triggers run with the rights of the account that made them. A server with a
+binary log also needs SUPER, or log_bin_trust_function_creators=1.
 
 The server makes a trigger only while no transaction uses TABLE. install tries for 2 s at a
 time, in which new transactions on TABLE wait, until --patience is over.

@@ -27,6 +27,9 @@ func captureTables(ctx context.Context, db *notify.DB, pattern string) (names []
 	}
 	for _, name := range all {
 		t, err := table.Describe(ctx, db.Pool(), db.Name(), name)
+		if errors.Is(err, notify.ErrNoTable) { // it was dropped just now
+			continue
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -46,10 +49,14 @@ func (a *app) eachTable(ctx context.Context, pattern string, names []string, f f
 	var failed []string
 	for _, name := range names {
 		err := f(name)
-		ofTable := errors.Is(err, notify.ErrOptions) || errors.Is(err, notify.ErrNotTopic) || errors.Is(err, capture.ErrNotCaptured) ||
-			errors.As(err, new(*capture.TriggerExistsError))
+		ofTable := errors.As(err, new(*capture.TriggerExistsError))
+		for _, known := range []error{
+			notify.ErrOptions, notify.ErrNotTopic, notify.ErrNoTable, notify.ErrNotAcquired, capture.ErrNotCaptured, capture.ErrBusy,
+		} {
+			ofTable = ofTable || errors.Is(err, known)
+		}
 		switch {
-		case ofTable && name != pattern:
+		case ofTable && name != pattern && ctx.Err() == nil:
 			a.log.WarnContext(ctx, "failed: going on with the next table", "table", name, "error", err)
 			failed = append(failed, name)
 		case err != nil:

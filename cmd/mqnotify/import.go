@@ -43,7 +43,7 @@ message again, and import recognizes its id.
 
 The id is the sequence number in a JetStream stream, the entry's id in Redis, the property
 message-id in AMQP, and the user property message-id in MQTT. A message without an id may be
-stored twice. Ids of brokers at different addresses are distinct.
+stored twice. Ids of brokers at different addresses are distinct, except JetStream's.
 
 Other users of the machine see the command line: put a URL with a password into ` + envFrom + `.
 import waits for a broker or a database that is away.`,

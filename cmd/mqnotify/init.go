@@ -41,8 +41,8 @@ func newInit(a *app) *cobra.Command {
 		Use:   "init [TOPIC...]",
 		Short: "Make message tables and the tables of offsets, flags and dead letters",
 		Long: `Makes a message table for each TOPIC, and mqnotify's own tables, such as those of offsets and
-dead letters. init may run again: it does not change what exists. Without a TOPIC it makes only
-mqnotify's own tables, which suffice for groups that consume existing tables.
+dead letters. init may run again: it changes only what is old or broken. Without a TOPIC it makes
+only mqnotify's own tables, which suffice for groups that consume existing tables.
 
 init makes wake triggers on the message tables, which wake the consumers at every INSERT by any
 program (see mqnotify wake), and on the tables of notifications, tasks and ring buffers. If the

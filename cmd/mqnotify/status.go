@@ -153,6 +153,6 @@ func belowOffset(topic, group string) doctor.Result {
 	return doctor.Result{
 		Level: doctor.Problem, Check: "offset", Topic: topic,
 		Text:   "the table's ids end below the offset of group " + group + ": was it truncated? A consumer of the group fails",
-		Remedy: "let the group begin again: mqnotify consume " + topic + " --group " + group + " --reset",
+		Remedy: "let the group begin again: mqnotify consume " + topic + " --group " + group + " --reset --from beginning",
 	}
 }

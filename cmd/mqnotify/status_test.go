@@ -123,7 +123,7 @@ func TestStatusFindings(t *testing.T) {
 		succeed(t, config, "consume", "orders", "--group", "g", "--from", "beginning", "--limit", "2")
 		mysqltest.Exec(t, db, "TRUNCATE TABLE orders")
 		require.Contains(t, succeed(t, config, "status", "orders"), "\nproblem  orders: offset: the table's ids end below the offset of group g: "+
-			"was it truncated? A consumer of the group fails\n         -> let the group begin again: mqnotify consume orders --group g --reset\n")
+			"was it truncated? A consumer of the group fails\n         -> let the group begin again: mqnotify consume orders --group g --reset --from beginning\n")
 
 		tx, err := db.BeginTx(t.Context(), nil)
 		require.NoError(t, err)

@@ -47,12 +47,19 @@ func TestTriggersFollowProcedures(t *testing.T) {
 		database := "`" + config.DBName + "`."
 		owner := s.User(t, config, "SELECT, CREATE ROUTINE, ALTER ROUTINE ON "+database+"*", "TRIGGER ON "+database+"orders")
 		require.NoError(t, wake.Install(t.Context(), open(t, owner), options(t), "orders"))
-		require.NoError(t, wake.Install(t.Context(), admin, options(t), "invoices"))
-		states, err := wake.Status(t.Context(), admin)
+		statement, err := waiting.Trigger(config.DBName, "orders", "insert")
 		require.NoError(t, err)
-		require.Len(t, states, 2)
-		for _, s := range states {
-			require.Empty(t, s.Problem, s.Table)
+		for range 2 {
+			require.NoError(t, wake.Install(t.Context(), admin, options(t), "invoices"))
+			states, err := wake.Status(t.Context(), admin)
+			require.NoError(t, err)
+			require.Len(t, states, 2)
+			for _, s := range states {
+				require.Empty(t, s.Problem, s.Table)
+			}
+			// As after an init that was interrupted when it had replaced the procedures.
+			mysqltest.ExecAll(t, admin.Pool(), "DROP TRIGGER mqnotify_wake_insert_orders",
+				strings.Replace(statement, "CREATE TRIGGER", "CREATE DEFINER = '"+owner.User+"'@'%' TRIGGER", 1))
 		}
 	})
 }

@@ -26,24 +26,29 @@ func words(statement string) string {
 }
 
 // routines creates the routines that do not exist, and replaces those of another version and those of an account whose triggers on
-// the tables would fail. The account that owns the routines must own the triggers. replaced reports whether it has replaced the routine
-// that the trial of a leader calls.
-func (i *installer) routines(ctx context.Context, tables []string) (replaced bool, err error) {
+// the tables would fail. The account that owns the routines must own the triggers.
+func (i *installer) routines(ctx context.Context, tables []string) error {
 	existing, err := readRoutines(ctx, i.db)
 	if err != nil {
-		return false, err
+		return err
 	}
 	problems := make(map[string]string) // of the accounts that own some
 	for _, is := range existing {
 		if _, known := problems[is.Definer]; !known && len(tables) > 0 {
 			if problems[is.Definer], err = AccountProblem(ctx, i.db, is.Definer, tables[0]); err != nil {
-				return false, err
+				return err
 			}
 		}
 	}
 	made := 0
 	var unsure []string // procedures on which accounts may have lost EXECUTE
 	var why error
+	defer func() {
+		if len(unsure) > 0 {
+			i.options.Logger.WarnContext(ctx, "other accounts may have lost EXECUTE on procedures that were replaced: repeat their grants (mqnotify grants prints them)",
+				"procedures", unsure, "why", why)
+		}
+	}()
 	for _, r := range routines.All(i.db.Name()) {
 		is, exists := existing[r.Name]
 		if exists && problems[is.Definer] == "" && is.current(r) {
@@ -54,26 +59,21 @@ func (i *installer) routines(ctx context.Context, tables []string) (replaced boo
 			mode = "STRICT_ALL_TABLES" // it must not cut a payload, whatever the caller's mode is
 		}
 		if err := i.exec(ctx, "SET SESSION sql_mode = '"+mode+"'"); err != nil {
-			return false, fmt.Errorf("wake: set sql_mode: %w", err)
+			return fmt.Errorf("wake: set sql_mode: %w", err)
 		}
 		lost, err := i.create(ctx, r, exists)
 		if err != nil {
-			return false, err
+			return err
 		}
 		if lost != nil {
 			unsure, why = append(unsure, r.Name), lost
 		}
-		replaced = replaced || exists && r.Name == waiting.WakeRoutine
 		made++
 	}
 	if made > 0 {
 		i.options.Logger.InfoContext(ctx, "the procedures are ready", "made", made)
 	}
-	if len(unsure) > 0 {
-		i.options.Logger.WarnContext(ctx, "other accounts may have lost EXECUTE on procedures that were replaced: repeat their grants (mqnotify grants prints them)",
-			"procedures", unsure, "why", why)
-	}
-	return replaced, nil
+	return nil
 }
 
 // create creates a routine. If it exists, create replaces it, and gives the accounts that may execute it the privilege again; lost is the
@@ -108,7 +108,7 @@ func (i *installer) executors(ctx context.Context, procedure string) (accounts [
 		Host string `db:"Host"`
 	}
 	err = i.db.Pool().SelectContext(ctx, &rows, `SELECT User, Host FROM mysql.procs_priv
-		WHERE Db = ? AND Routine_name = ? AND Routine_type = 'PROCEDURE' AND FIND_IN_SET('Execute', Proc_priv)`, i.db.Name(), procedure)
+		WHERE Db = DATABASE() AND Routine_name = ? AND Routine_type = 'PROCEDURE' AND FIND_IN_SET('Execute', Proc_priv)`, procedure)
 	if err != nil {
 		return nil, fmt.Errorf("wake: read which accounts may execute %s: %w", procedure, err)
 	}

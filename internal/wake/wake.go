@@ -61,7 +61,11 @@ type installer struct {
 	session *core.Session
 	options Options
 	definer string // the account that owns the routines, if it is another one; it must also own the triggers
+	checked bool   // this account may make triggers of the definer
 }
+
+// repairPatience is how long an installer tries to repair the trigger of a table that it was not called for.
+const repairPatience = 2 * time.Second
 
 func begin(ctx context.Context, db *notify.DB, o Options) (*installer, error) {
 	session, err := core.NewSession(ctx, db, core.SessionOptions{})
@@ -96,17 +100,14 @@ func Install(ctx context.Context, db *notify.DB, o Options, tables ...string) er
 		return err
 	}
 	defer i.close()
-	replaced, err := i.routines(ctx, tables)
-	if err != nil {
+	if err := i.routines(ctx, tables); err != nil {
 		return i.explain(err)
 	}
 	if err := i.findDefiner(ctx); err != nil {
 		return err
 	}
-	if replaced {
-		if err := i.repair(ctx); err != nil {
-			return err
-		}
+	if err := i.repair(ctx); err != nil {
+		return err
 	}
 	for _, name := range tables {
 		described, err := table.Describe(ctx, db.Pool(), db.Name(), name)
@@ -125,14 +126,17 @@ func Install(ctx context.Context, db *notify.DB, o Options, tables ...string) er
 	return nil
 }
 
-// repair creates those wake triggers of the database again that do not work. The replaced routine may belong to another account now, and
-// then the triggers of its earlier account wake no listener. repair only logs why it could not create a trigger, because Install is for
-// other tables.
+// repair creates those wake triggers of the database again that do not work. For example, the routine that they call may have been replaced
+// and belong to another account now. repair only logs why it could not create a trigger, and has little patience with a busy table,
+// because Install is for other tables.
 func (i *installer) repair(ctx context.Context) error {
 	states, err := Status(ctx, i.db)
 	if err != nil {
 		return err
 	}
+	patience := i.options.Patience
+	defer func() { i.options.Patience = patience }()
+	i.options.Patience = min(patience, repairPatience)
 	for _, s := range states {
 		if s.Problem == "" {
 			continue
@@ -221,7 +225,7 @@ func (i *installer) trigger(ctx context.Context, table, event string) error {
 // created again. Its statement never creates a trigger, because the trigger that follows PRECEDES does not exist. Servers check the
 // definer before that. The CREATE TRIGGER of the table's own trigger would not do: on MySQL its error is that the trigger exists.
 func (i *installer) checkDefiner(ctx context.Context, table, event string) error {
-	if i.definer == "" {
+	if i.definer == "" || i.checked {
 		return nil
 	}
 	name := ident.Quote(ident.Derived("mqnotify_wake_check_", table))
@@ -230,6 +234,7 @@ func (i *installer) checkDefiner(ctx context.Context, table, event string) error
 	if server.Is(err, server.ErrSpecificAccess) || errors.Is(err, ErrBusy) {
 		return err
 	}
+	i.checked = true
 	return nil
 }
 
