@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/internal/schema"
 	"github.com/mqnotify/mqnotify/notify"
 )
 
@@ -45,5 +46,24 @@ func TestDroppedConnections(t *testing.T) {
 		})
 		assert.Equal(t, []string{"after"}, payloads)
 		assert.Equal(t, []int{1}, rows)
+	})
+}
+
+// After a failover to a server that is behind, the ids begin again at some earlier one. No notification is received twice.
+func TestListenAfterTheIDsWentBack(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db, _ := openNotifications(t, s, true)
+		got := listen(t, db, "n")
+		for _, payload := range []string{"one", "two", "three"} {
+			require.NoError(t, notify.Notify(t.Context(), db, "n", payload))
+			require.Equal(t, payload, string(mysqltest.Receive(t, got).Payload))
+		}
+		mysqltest.ExecAll(t, db.Pool(), "DELETE FROM mqnotify_notification WHERE payload = 'three'", "ALTER TABLE mqnotify_notification AUTO_INCREMENT = 1")
+		require.NoError(t, db.Wake(t.Context(), schema.NotificationTable))
+		for n := (notify.Notification{}); !n.Missed; n = mysqltest.Receive(t, got) {
+			require.Empty(t, n.Payload)
+		}
+		require.NoError(t, notify.Notify(t.Context(), db, "n", "four"))
+		require.Equal(t, "four", string(mysqltest.Receive(t, got).Payload))
 	})
 }

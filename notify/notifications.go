@@ -40,6 +40,8 @@ type notificationReader struct {
 	users     int
 
 	last uint64    // the largest id that was read
+	time int64     // the largest time of a row that was read, in microseconds
+	from int64     // the first round after the ids began again gives only rows that are newer, if not 0
 	gaps []gap     // the missing ids below last, in ascending order
 	read time.Time // when the table was last read
 
@@ -158,7 +160,7 @@ func (r *notificationReader) run(ctx context.Context) {
 		}
 		largest, some := head.Value()
 		if some && largest < highest && r.restarted(ctx, highest) {
-			r.last, highest = 0, 0
+			r.last, highest, r.from = 0, 0, r.time // after a failover to a server that is behind, most rows were received before
 			r.gaps = nil
 			r.misses()
 		}
@@ -289,7 +291,7 @@ func (r *notificationReader) round(ctx context.Context) (found bool, err error) 
 		}
 		found = found || n > 0
 		if n < notificationPage {
-			r.read = time.Now()
+			r.read, r.from = time.Now(), 0
 			return found, nil
 		}
 	}
@@ -342,7 +344,10 @@ func (r *notificationReader) deliver(ctx context.Context, where string, args ...
 			}
 			r.last = row.ID
 		}
-		r.give(Notification{ID: row.ID, Name: row.Name, Payload: row.Payload, Time: time.UnixMicro(row.Micros).UTC()})
+		r.time = max(r.time, row.Micros)
+		if row.Micros > r.from {
+			r.give(Notification{ID: row.ID, Name: row.Name, Payload: row.Payload, Time: time.UnixMicro(row.Micros).UTC()})
+		}
 	}
 	r.take(ids)
 	return len(page), err

@@ -201,36 +201,6 @@ func TestKillsEndOnlyTheLeadersWait(t *testing.T) {
 	})
 }
 
-// If a trigger is dropped by hand, without a hint to the listeners, they notice it after the leader's wait at the latest, and
-// notice its return.
-func TestTriggerDroppedByHand(t *testing.T) {
-	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
-		config := s.Database(t)
-		db := open(t, config)
-		makeTopic(t, db, config, "orders", true)
-		w := waiting.New(config, mysqltest.Logger(t, slog.LevelDebug))
-		w.SetLeaderWait(2 * time.Second)
-		l := w.Listen(topicOf("orders"))
-		defer func() { require.NoError(t, l.Close()) }()
-		ready(t, l)
-		mysqltest.Exec(t, db, "DROP TRIGGER "+waiting.TriggerName("orders", "insert"))
-		mysqltest.Eventually(t, "the trigger is missed", func() bool {
-			return errors.Is(l.Ready(t.Context()), waiting.ErrNoTrigger)
-		})
-		head, err := l.Head(t.Context())
-		require.NoError(t, err)
-		mysqltest.Exec(t, db, "INSERT INTO orders (payload) VALUES ('x')")
-		mysqltest.Eventually(t, "the row is found by polling", func() bool {
-			now, err := l.Head(t.Context())
-			return err == nil && now != head
-		})
-		trigger, err := waiting.Trigger(config.DBName, "orders", "insert")
-		require.NoError(t, err)
-		mysqltest.Exec(t, db, trigger)
-		mysqltest.Eventually(t, "the trigger is seen", func() bool { return l.Ready(t.Context()) == nil })
-	})
-}
-
 // A head that goes back, because rows were deleted or the table was truncated, is noticed, and costs no more statements
 // than another hint.
 func TestHeadGoesBack(t *testing.T) {

@@ -29,6 +29,8 @@ const (
 	fresh = 200 * time.Millisecond
 	// onTrial is how long a session waits for the KILL that shows that it may lead.
 	onTrial = 2 * time.Second
+	// mostTrial is the longest pause between two of its calls of mqnotify_wake.
+	mostTrial = onTrial / 8
 )
 
 var (
@@ -311,7 +313,7 @@ func (g *gate) trial(ctx context.Context, s *session) error {
 		}
 		result <- err
 	}()
-	for {
+	for pause := 2 * least; ; pause = min(2*pause, mostTrial) { // the first KILL may come too early
 		if err := g.process.helper.wake(ctx, g.table); err != nil {
 			_ = g.process.helper.kill(context.WithoutCancel(ctx), s)
 			return errors.Join(err, <-result)
@@ -322,7 +324,7 @@ func (g *gate) trial(ctx context.Context, s *session) error {
 				return err
 			}
 			return s.askAs(answer, "SELECT RELEASE_LOCK(?)", []any{g.names.test()}, new(sql.NullInt64))
-		case <-time.After(2 * least):
+		case <-time.After(pause):
 		}
 	}
 }

@@ -20,6 +20,7 @@ type helper struct {
 
 	permit  chan struct{} // capacity 1: its holder may use the fields below
 	session *session
+	lost    *session // its statement may still run
 	used    time.Time
 
 	idle    *time.Timer
@@ -56,10 +57,15 @@ func (h *helper) with(ctx context.Context, f func(*session) error) (err error) {
 		if h.session, err = connect(ctx, h.config, readCommitted, "lock_wait_timeout", "1", "wait_timeout", "180"); err != nil {
 			return err
 		}
+		if h.lost != nil { // a slow query would go on, beside the next one
+			_ = h.session.kill(h.lost)
+			h.lost = nil
+		}
 	}
 	stop := context.AfterFunc(ctx, h.session.cut)
 	err = f(h.session)
 	if !stop() || err != nil && !server.Sound(h.session.conn) {
+		h.lost = h.session
 		h.disconnect()
 	}
 	h.used = time.Now()

@@ -56,7 +56,7 @@ type round struct {
 	step  int  // the argument of growth
 	due   time.Time
 	news  bool // a row was found since the last hint
-	asked bool // the triggers were read since the last hint, because no row was found
+	asked bool // the triggers were read since the last hint
 }
 
 // poll is the state of a topic that is polled regularly.
@@ -125,6 +125,11 @@ func (p *poller) work(ctx context.Context) (err error) {
 		return err
 	}
 	defer p.dirty.close()
+	defer func(ctx context.Context) {
+		if err != nil && ctx.Err() == nil { // a slow query would go on, beside that of the next session
+			_ = p.process.helper.kill(ctx, p.dirty)
+		}
+	}(ctx)
 	defer p.process.endWith(ctx, p.dirty, opened)()
 	if err := p.takePin(); err != nil {
 		return err
@@ -134,7 +139,7 @@ func (p *poller) work(ctx context.Context) (err error) {
 	p.waits, p.committed = nil, make(chan commit, 1)
 	p.back = make(chan *topic, 1)
 	for _, t := range p.all() {
-		t.aside, t.failing = false, false
+		t.aside, t.failing, t.listed = false, false, false
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer p.asides.Wait()

@@ -19,16 +19,17 @@ func (p *poller) refresh(ctx context.Context, now time.Time) error {
 	recent := now.Sub(p.readAt) < time.Second
 	p.stale = p.stale || p.process.lacks.Load() && now.Sub(p.readAt) > readTriggers
 	for _, t := range p.all() {
+		p.stale = p.stale || !t.listed
 		if _, asked := p.triggers[t.Table]; !asked {
-			p.stale, recent = true, false
+			recent = false
 		}
 	}
 	if !p.stale || recent || p.waits != nil {
 		return nil
 	}
 	p.readAt, p.stale = now, false
-	triggers := make(map[string]Events)
-	for _, t := range p.all() {
+	triggers, topics := make(map[string]Events), p.all()
+	for _, t := range topics {
 		triggers[t.Table] = 0
 	}
 	err := p.dirty.query(answer, "CALL "+TablesRoutine+"()", nil, func(rows *sql.Rows) error { return addTrigger(triggers, rows) })
@@ -52,6 +53,9 @@ func (p *poller) refresh(ctx context.Context, now time.Time) error {
 		}
 	}
 	p.triggers = triggers
+	for _, t := range topics {
+		t.listed = true
+	}
 	return nil
 }
 

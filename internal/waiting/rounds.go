@@ -63,7 +63,8 @@ func (p *poller) round(ctx context.Context, due [allGates]bool) error {
 			continue
 		}
 		r := &p.rounds[g]
-		if !r.fresh && !r.news && !r.asked { // a hint without a row: a trigger may have been removed
+		// A trigger may have been removed if a hint comes without a row. If rows keep coming, the leader's timeouts may have found them.
+		if !r.asked && (!r.fresh && !r.news || now.Sub(p.readAt) > p.process.leaderWait) {
 			r.asked, p.stale = true, true
 		}
 		if r.fresh = false; can[g] || !used[g] {
@@ -255,12 +256,15 @@ func (p *poller) heads(ctx context.Context, topics []*topic) (news []*topic) {
 			p.fails(ctx, t, failed[t])
 			continue
 		}
-		t.failing = false
-		t.noWait = false
+		if t.failing { // hints for it were not obeyed meanwhile, and its trigger may have gone
+			t.failing, p.stale = false, true
+			p.rounds[t.gate.number] = round{hot: true, fresh: true}
+		}
 		if carrier := t.carrier(); carrier != nil && heads[i] != t.state.Load().head {
 			carrier.Outdate() // before a listener can see the new head
 		}
 		if t.set(heads[i], nil) {
+			t.noWait = false
 			news = append(news, t)
 		}
 	}
