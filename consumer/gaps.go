@@ -191,7 +191,7 @@ func (r *reader) unlocked(ctx context.Context, upTo uint64) (uint64, error) {
 	for after := max(r.wm.settled, r.wm.horizon); after < upTo; {
 		seen, end, err := r.visible(ctx, after, upTo)
 		if server.Retryable(err) {
-			return r.wm.settled, nil
+			return after, nil
 		}
 		if err != nil {
 			return 0, fmt.Errorf("consumer: read ids: %w", err)
@@ -218,18 +218,19 @@ func (r *reader) unlocked(ctx context.Context, upTo uint64) (uint64, error) {
 	return upTo, nil
 }
 
-// visible returns the ids of (after, end] that exist, some of which were not read, or are excluded by the condition. end is upTo, or less
+// visible returns the ids of (after, end] that were read, or exist and were not read or are excluded by the condition. end is upTo, or less
 // if there are many.
-func (r *reader) visible(ctx context.Context, after, upTo uint64) (ids position.Set, end uint64, err error) {
+func (r *reader) visible(ctx context.Context, after, upTo uint64) (seen position.Set, end uint64, err error) {
 	if r.rows.where == "" && after < r.wm.frontier { // they were read
 		return r.wm.seen, min(upTo, r.wm.frontier), nil
 	}
 	all, err := r.rows.ids(ctx, after, upTo, "", idsAtOnce)
+	seen = r.wm.seen.Clone() // also ids whose rows were deleted since
 	for _, id := range all {
-		ids.Add(id, id)
+		seen.Add(id, id)
 	}
 	if len(all) == idsAtOnce {
 		upTo = all[len(all)-1]
 	}
-	return ids, upTo, err
+	return seen, upTo, err
 }

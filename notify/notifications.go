@@ -39,11 +39,12 @@ type notificationReader struct {
 	receivers map[string]map[*receiver]bool // by name
 	users     int
 
-	last uint64    // the largest id that was read
-	time int64     // the largest time of a row that was read, in microseconds
-	from int64     // the first round after the ids began again gives only rows that are newer, if not 0
-	gaps []gap     // the missing ids below last, in ascending order
-	read time.Time // when the table was last read
+	last  uint64    // the largest id that was read
+	time  int64     // the largest time of a row that was read, in microseconds
+	from  int64     // while again, only rows that are newer are given
+	again bool      // the ids began again, and no round was made since
+	gaps  []gap     // the missing ids below last, in ascending order
+	read  time.Time // when the table was last read
 
 	nextLate time.Time // when the missing ids are read again
 }
@@ -160,9 +161,8 @@ func (r *notificationReader) run(ctx context.Context) {
 		}
 		largest, some := head.Value()
 		if some && largest < highest && r.restarted(ctx, highest) {
-			r.last, highest, r.from = 0, 0, r.time // after a failover to a server that is behind, most rows were received before
-			r.gaps = nil
-			r.misses()
+			r.last, highest, r.gaps = 0, 0, nil
+			r.again, r.from = true, r.time // after a failover to a server that is behind, most rows were received before
 		}
 		highest = max(highest, largest)
 	}
@@ -190,7 +190,9 @@ func (r *notificationReader) restarted(ctx context.Context, highest uint64) bool
 func (r *notificationReader) begin(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, readLimit)
 	defer cancel()
-	if err := r.db.Pool().GetContext(ctx, &r.last, "SELECT COALESCE(MAX(id), 0) FROM "+schema.NotificationTable); err != nil {
+	err := r.db.Pool().QueryRowContext(ctx, "SELECT COALESCE(MAX(id), 0), CAST(COALESCE(UNIX_TIMESTAMP(MAX(created_at)), 0) * 1000000 AS SIGNED) FROM "+
+		schema.NotificationTable).Scan(&r.last, &r.time)
+	if err != nil {
 		return err
 	}
 	r.read = time.Now()
@@ -291,7 +293,10 @@ func (r *notificationReader) round(ctx context.Context) (found bool, err error) 
 		}
 		found = found || n > 0
 		if n < notificationPage {
-			r.read, r.from = time.Now(), 0
+			if r.read = time.Now(); r.again {
+				r.again, r.from = false, 0
+				r.misses()
+			}
 			return found, nil
 		}
 	}

@@ -2,6 +2,7 @@ package waiting
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
@@ -13,6 +14,8 @@ import (
 // Unused is how long the helper stays connected while nothing needs it. Tests make it shorter before they connect.
 var Unused = time.Minute
 
+var errLost = errors.New("the connection was lost")
+
 // helper is the session of a process for short statements that the other sessions can't send: reads of committed heads, and KILLs of
 // waits. It connects when it is needed. Safe for concurrent use.
 type helper struct {
@@ -20,7 +23,7 @@ type helper struct {
 
 	permit  chan struct{} // capacity 1: its holder may use the fields below
 	session *session
-	lost    *session // its statement may still run
+	lost    *session // its last statement took too long, and may still run
 	used    time.Time
 
 	idle    *time.Timer
@@ -57,15 +60,20 @@ func (h *helper) with(ctx context.Context, f func(*session) error) (err error) {
 		if h.session, err = connect(ctx, h.config, readCommitted, "lock_wait_timeout", "1", "wait_timeout", "180"); err != nil {
 			return err
 		}
-		if h.lost != nil { // a slow query would go on, beside the next one
-			_ = h.session.kill(h.lost)
+		if lost := h.lost; lost != nil { // its query would go on, beside the next one
 			h.lost = nil
+			if _ = h.session.kill(lost); !server.Sound(h.session.conn) {
+				h.disconnect()
+				return errLost
+			}
 		}
 	}
 	stop := context.AfterFunc(ctx, h.session.cut)
 	err = f(h.session)
 	if !stop() || err != nil && !server.Sound(h.session.conn) {
-		h.lost = h.session
+		if h.session.tookTooLong() {
+			h.lost = h.session
+		}
 		h.disconnect()
 	}
 	h.used = time.Now()

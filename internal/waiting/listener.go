@@ -125,7 +125,6 @@ type topic struct {
 	above   bool // the last dirty read saw a row above the head
 	aside   bool // it would delay the others; a goroutine of its own reads its head
 	failing bool // its last query failed; it is polled regularly
-	listed  bool // the triggers were read since it joined
 
 	carries atomic.Pointer[Carrier]
 	state   atomic.Pointer[state] // the poller changes it

@@ -126,7 +126,7 @@ func (p *poller) work(ctx context.Context) (err error) {
 	}
 	defer p.dirty.close()
 	defer func(ctx context.Context) {
-		if err != nil && ctx.Err() == nil { // a slow query would go on, beside that of the next session
+		if ctx.Err() == nil && p.dirty.tookTooLong() { // the query would go on, beside that of the next session
 			_ = p.process.helper.kill(ctx, p.dirty)
 		}
 	}(ctx)
@@ -139,7 +139,7 @@ func (p *poller) work(ctx context.Context) (err error) {
 	p.waits, p.committed = nil, make(chan commit, 1)
 	p.back = make(chan *topic, 1)
 	for _, t := range p.all() {
-		t.aside, t.failing, t.listed = false, false, false
+		t.aside, t.failing = false, false
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer p.asides.Wait()

@@ -19,17 +19,16 @@ func (p *poller) refresh(ctx context.Context, now time.Time) error {
 	recent := now.Sub(p.readAt) < time.Second
 	p.stale = p.stale || p.process.lacks.Load() && now.Sub(p.readAt) > readTriggers
 	for _, t := range p.all() {
-		p.stale = p.stale || !t.listed
 		if _, asked := p.triggers[t.Table]; !asked {
-			recent = false
+			p.stale, recent = true, false
 		}
 	}
 	if !p.stale || recent || p.waits != nil {
 		return nil
 	}
 	p.readAt, p.stale = now, false
-	triggers, topics := make(map[string]Events), p.all()
-	for _, t := range topics {
+	triggers := make(map[string]Events)
+	for _, t := range p.all() {
 		triggers[t.Table] = 0
 	}
 	err := p.dirty.query(answer, "CALL "+TablesRoutine+"()", nil, func(rows *sql.Rows) error { return addTrigger(triggers, rows) })
@@ -53,9 +52,6 @@ func (p *poller) refresh(ctx context.Context, now time.Time) error {
 		}
 	}
 	p.triggers = triggers
-	for _, t := range topics {
-		t.listed = true
-	}
 	return nil
 }
 

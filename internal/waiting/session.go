@@ -33,6 +33,7 @@ type session struct {
 	isCut  atomic.Bool
 	cancel atomic.Pointer[context.CancelFunc] // cancels the running statement if there is no socket
 	over   atomic.Bool                        // its goroutine sends no more statements
+	begun  time.Time                          // when the last statement was sent
 
 	prepared map[string]*sql.Stmt // by query
 }
@@ -90,6 +91,7 @@ func (s *session) setUp(ctx context.Context, isolation string, settings []string
 // The limit is a deadline of the socket if there is one, and not a context, because with a context that can end
 // database/sql and the driver each wake a goroutine at every statement.
 func (s *session) within(limit time.Duration) (ctx context.Context, done func()) {
+	s.begun = time.Now()
 	if s.socket == nil {
 		ctx, cancel := context.WithTimeout(context.Background(), limit)
 		s.cancel.Store(&cancel)
@@ -104,6 +106,9 @@ func (s *session) within(limit time.Duration) (ctx context.Context, done func())
 	}
 	return context.Background(), func() {}
 }
+
+// tookTooLong reports, after a failure, whether the last statement had no answer in time. The server may still run it.
+func (s *session) tookTooLong() bool { return time.Since(s.begun) >= answer }
 
 // ask runs a statement that returns one row.
 func (s *session) ask(limit time.Duration, query string, args []any, into ...any) error {

@@ -64,6 +64,24 @@ func TestTriggersFollowProcedures(t *testing.T) {
 	})
 }
 
+// No trigger is made in the name of an owner whose triggers would make writes to the table fail.
+func TestOwnerWithoutTrigger(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config, admin := openAdmin(t, s)
+		database := "`" + config.DBName + "`."
+		owner := s.User(t, config, "SELECT, CREATE ROUTINE, ALTER ROUTINE ON "+database+"*", "TRIGGER ON "+database+"orders")
+		require.NoError(t, wake.Install(t.Context(), admin, options(t), "invoices"))
+		for _, r := range waiting.Routines(config.DBName) {
+			mysqltest.Exec(t, admin.Pool(), "DROP PROCEDURE "+r.Name)
+		}
+		require.NoError(t, wake.Install(t.Context(), open(t, owner), options(t), "orders"))
+		require.NoError(t, wake.Install(t.Context(), admin, options(t), "orders"), "it can't repair the trigger of invoices")
+		mysqltest.Exec(t, admin.Pool(), "INSERT INTO invoices (payload) VALUES ('x')")
+		require.ErrorIs(t, wake.Install(t.Context(), admin, options(t), "orders", "invoices"), wake.ErrDenied)
+		mysqltest.Exec(t, admin.Pool(), "INSERT INTO invoices (payload) VALUES ('x')")
+	})
+}
+
 // An account that may not make triggers in the name of the procedures' owner does not drop the owner's triggers.
 func TestTriggerOfAnotherAccountStays(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {

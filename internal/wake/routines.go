@@ -184,14 +184,14 @@ func Procedures(ctx context.Context, db *notify.DB) (names ProcedureNames, err e
 // findDefiner finds the account that must own the triggers. It is the account of the routine, because the trial of a leader calls the
 // routine, and its result must hold for the triggers, too.
 func (i *installer) findDefiner(ctx context.Context) error {
-	var owner, own string
+	var own string
 	err := i.db.Pool().QueryRowContext(ctx, `SELECT DEFINER, CURRENT_USER() FROM information_schema.ROUTINES
-		WHERE ROUTINE_SCHEMA = ? AND ROUTINE_NAME = ?`, i.db.Name(), waiting.WakeRoutine).Scan(&owner, &own)
+		WHERE ROUTINE_SCHEMA = ? AND ROUTINE_NAME = ?`, i.db.Name(), waiting.WakeRoutine).Scan(&i.owner, &own)
 	if err != nil {
 		return fmt.Errorf("wake: read the owner of %s: %w", waiting.WakeRoutine, err)
 	}
-	if at := strings.LastIndex(owner, "@"); owner != own && at >= 0 {
-		i.definer = ident.Quote(owner[:at]) + "@" + ident.Quote(owner[at+1:])
+	if at := strings.LastIndex(i.owner, "@"); i.owner != own && at >= 0 {
+		i.definer = ident.Quote(i.owner[:at]) + "@" + ident.Quote(i.owner[at+1:])
 	}
 	return nil
 }

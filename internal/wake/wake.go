@@ -61,11 +61,8 @@ type installer struct {
 	session *core.Session
 	options Options
 	definer string // the account that owns the routines, if it is another one; it must also own the triggers
-	checked bool   // this account may make triggers of the definer
+	owner   string // the same, as the server shows it
 }
-
-// repairPatience is how long an installer tries to repair the trigger of a table that it was not called for.
-const repairPatience = 2 * time.Second
 
 func begin(ctx context.Context, db *notify.DB, o Options) (*installer, error) {
 	session, err := core.NewSession(ctx, db, core.SessionOptions{})
@@ -91,7 +88,7 @@ func (i *installer) exec(ctx context.Context, statement string, args ...any) err
 }
 
 // Install creates the wake triggers of the tables, and the routines. It keeps those that exist and are right, and replaces a trigger
-// of another account or of an older version.
+// of another account or of an older version. Triggers of other tables that no longer work since the routines were replaced are repaired.
 //
 // Its errors are ErrDenied, ErrBusy, ErrView, those of table.Describe, and the server's.
 func Install(ctx context.Context, db *notify.DB, o Options, tables ...string) error {
@@ -104,9 +101,6 @@ func Install(ctx context.Context, db *notify.DB, o Options, tables ...string) er
 		return i.explain(err)
 	}
 	if err := i.findDefiner(ctx); err != nil {
-		return err
-	}
-	if err := i.repair(ctx); err != nil {
 		return err
 	}
 	for _, name := range tables {
@@ -123,20 +117,25 @@ func Install(ctx context.Context, db *notify.DB, o Options, tables ...string) er
 			}
 		}
 	}
-	return nil
+	if len(tables) == 0 {
+		return nil
+	}
+	return i.repair(ctx)
 }
 
-// repair creates those wake triggers of the database again that do not work. For example, the routine that they call may have been replaced
-// and belong to another account now. repair only logs why it could not create a trigger, and has little patience with a busy table,
-// because Install is for other tables.
+// repair creates those wake triggers of other tables again that do not work because their account does not own the routine that they
+// call: it may have been replaced. repair only logs why it could not create a trigger, because Install is for other tables.
 func (i *installer) repair(ctx context.Context) error {
+	var others bool
+	err := i.db.Pool().GetContext(ctx, &others, `SELECT EXISTS (SELECT 1 FROM information_schema.TRIGGERS
+		WHERE TRIGGER_SCHEMA = ? AND LOCATE(?, ACTION_STATEMENT) > 0 AND DEFINER <> ?)`, i.db.Name(), waiting.Prefix(i.db.Name())+":", i.owner)
+	if err != nil || !others {
+		return err
+	}
 	states, err := Status(ctx, i.db)
 	if err != nil {
 		return err
 	}
-	patience := i.options.Patience
-	defer func() { i.options.Patience = patience }()
-	i.options.Patience = min(patience, repairPatience)
 	for _, s := range states {
 		if s.Problem == "" {
 			continue
@@ -179,6 +178,13 @@ func (i *installer) trigger(ctx context.Context, table, event string) error {
 		return err
 	}
 	if i.definer != "" {
+		problem, err := AccountProblem(ctx, i.db, i.owner, table)
+		if err != nil {
+			return err
+		}
+		if problem != "" { // of tables after the first, or that are repaired
+			return fmt.Errorf("wake: %w: a trigger on %s would belong to the owner of %s, and %s", ErrDenied, ident.Quote(table), waiting.WakeRoutine, problem)
+		}
 		statement = strings.Replace(statement, "CREATE TRIGGER", "CREATE DEFINER = "+i.definer+" TRIGGER", 1)
 	}
 	name := waiting.TriggerName(table, event)
@@ -225,7 +231,7 @@ func (i *installer) trigger(ctx context.Context, table, event string) error {
 // created again. Its statement never creates a trigger, because the trigger that follows PRECEDES does not exist. Servers check the
 // definer before that. The CREATE TRIGGER of the table's own trigger would not do: on MySQL its error is that the trigger exists.
 func (i *installer) checkDefiner(ctx context.Context, table, event string) error {
-	if i.definer == "" || i.checked {
+	if i.definer == "" {
 		return nil
 	}
 	name := ident.Quote(ident.Derived("mqnotify_wake_check_", table))
@@ -234,7 +240,6 @@ func (i *installer) checkDefiner(ctx context.Context, table, event string) error
 	if server.Is(err, server.ErrSpecificAccess) || errors.Is(err, ErrBusy) {
 		return err
 	}
-	i.checked = true
 	return nil
 }
 
