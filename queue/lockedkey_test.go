@@ -199,3 +199,40 @@ func TestTaskAloneIsCancelled(t *testing.T) {
 		require.True(t, h.state(1).wanting, what)
 	}
 }
+
+// A worker whose claim was lost in a failover does not take another worker's claim of the same attempt for its own.
+func TestRenewOfAnotherWorkersClaim(t *testing.T) {
+	each(t, func(t *testing.T, s *mysqltest.Server) {
+		db, _ := database(t, s)
+		enqueue(t, newQueue(t, db, Options{}), "x")
+		first, second := newStore(t, db, true), newStore(t, db, true)
+		second.owner = "other"
+		claimed := claims(t, first, 1)
+		require.Len(t, claimed, 1)
+		lost, _, _, err := first.renew(t.Context(), claimed)
+		require.NoError(t, err)
+		require.Empty(t, lost)
+		mysqltest.Exec(t, db.Pool(), "UPDATE mqnotify_task SET state = 'ready', attempts = 0, claim_order = priority, state_at = DEFAULT, owner = ''")
+		require.Equal(t, claimed[0].ID, claims(t, second, 1)[0].ID)
+		lost, _, _, err = first.renew(t.Context(), claimed)
+		require.NoError(t, err)
+		require.Len(t, lost, 1)
+	})
+}
+
+// A task that must be handled alone is not claimed together with a reserved one.
+func TestReservedAndAlone(t *testing.T) {
+	each(t, func(t *testing.T, s *mysqltest.Server) {
+		db, _ := database(t, s)
+		q := newQueue(t, db, Options{})
+		ids := enqueue(t, q, "0", "1")
+		l := reserving(t, db, 2)
+		mysqltest.Exec(t, db.Pool(), "DELETE FROM mqnotify_task WHERE id = ?", ids[1]) // as if another worker had it
+		enqueue(t, q, "alone")
+		mysqltest.Exec(t, db.Pool(), "UPDATE mqnotify_task SET lapses = ? WHERE id > ?", aloneFrom, ids[1])
+		claimed := claims(t, l, 2)
+		require.Len(t, claimed, 1)
+		require.Equal(t, ids[0], claimed[0].ID)
+		require.NotZero(t, l.refused.ID)
+	})
+}

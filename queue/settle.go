@@ -186,7 +186,8 @@ func (l *store) renew(ctx context.Context, tasks []Task) (lost, locked []Task, s
 			p.add(nil, "UPDATE "+schema.TaskTable+byID+" SET state_at = UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND WHERE "+condition,
 				l.visibility.Microseconds())
 		}
-		p.add(readClaims(&held), "SELECT id, attempts FROM "+schema.TaskTable+byID+" WHERE "+among(ids)+" AND state = 'in progress'")
+		p.add(readClaims(&held), "SELECT id, attempts FROM "+schema.TaskTable+byID+" WHERE "+among(ids)+" AND state = 'in progress' AND "+isOurs,
+			l.owner, l.owner+"/", l.owner+"/") // after a failover that lost the claim, another worker may have made the same one
 		p.add(nil, "COMMIT")
 		started = time.Now()
 		if err := p.send(ctx, conn); err != nil {

@@ -164,7 +164,10 @@ func (l *store) round(ctx context.Context, outcomes []outcome, want int) (claime
 	case len(claimed) == 0:
 		claimed, started, err = l.search(ctx, outcomes, want, begin)
 	case len(claimed) < want && !l.cut: // these tasks are claimed even if the search fails; the next round reports its error
+		busy := l.busy
+		l.busy = true // no task that must be handled alone
 		more, _, failed := l.search(ctx, nil, want-len(claimed), begin-len(claimed))
+		l.busy = busy
 		switch {
 		case failed == nil:
 			claimed = append(claimed, more...)

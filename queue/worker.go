@@ -103,6 +103,7 @@ func (w *worker) run(ctx context.Context, handler handler) error {
 	waits := notify.Exponential(50*time.Millisecond, 5*time.Second)
 	reached := false
 	for {
+		begun := time.Now()
 		worked, err := w.connect(ctx, pool)
 		switch {
 		case err == nil:
@@ -119,8 +120,8 @@ func (w *worker) run(ctx context.Context, handler handler) error {
 			}
 			return nil
 		}
-		if worked {
-			reached = true
+		reached = reached || worked
+		if time.Since(begun) > time.Second { // otherwise the server may have no connection or no space left
 			waits.Reset()
 		}
 		wait := waits.NextBackOff()
