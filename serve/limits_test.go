@@ -117,7 +117,7 @@ func TestIdleSockets(t *testing.T) {
 	})
 }
 
-// A connection that is reported as idle after its end is not among the idle ones, where it would keep new connections out for ever.
+// A connection that is reported as idle after its end is not listed as idle, because nothing would remove it from the list.
 func TestIdleAfterTheEnd(t *testing.T) {
 	mysqltest.Once(t)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")

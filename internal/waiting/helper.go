@@ -60,7 +60,7 @@ func (h *helper) with(ctx context.Context, f func(*session) error) (err error) {
 		if h.session, err = connect(ctx, h.config, readCommitted, "lock_wait_timeout", "1", "wait_timeout", "180"); err != nil {
 			return err
 		}
-		if lost := h.lost; lost != nil { // its query would go on, beside the next one
+		if lost := h.lost; lost != nil { // its query would go on while the next one runs
 			h.lost = nil
 			if _ = h.session.kill(lost); !server.Sound(h.session.conn) {
 				h.disconnect()

@@ -126,7 +126,7 @@ func (p *poller) work(ctx context.Context) (err error) {
 	}
 	defer p.dirty.close()
 	defer func(ctx context.Context) {
-		if ctx.Err() == nil && p.dirty.tookTooLong() { // the query would go on, beside that of the next session
+		if ctx.Err() == nil && p.dirty.tookTooLong() { // the query would go on while the next session asks again
 			_ = p.process.helper.kill(ctx, p.dirty)
 		}
 	}(ctx)

@@ -256,7 +256,7 @@ func (p *poller) heads(ctx context.Context, topics []*topic) (news []*topic) {
 			p.fails(ctx, t, failed[t])
 			continue
 		}
-		if t.failing { // hints for it were not obeyed meanwhile, and its trigger may have gone
+		if t.failing { // hints for it were ignored meanwhile, and its trigger may have been dropped
 			t.failing, p.stale = false, true
 			p.rounds[t.gate.number] = round{hot: true, fresh: true}
 		}
