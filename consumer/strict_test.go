@@ -66,13 +66,14 @@ func TestProbeFindsTheLockedRow(t *testing.T) {
 	})
 }
 
-// Members that share a group can have strict order, also after a gap.
+// Members that share a group can have strict order, also after a gap. INNODB_TRX, which is the default on MariaDB, is often stale while
+// the consumers of other tests read it.
 func TestStrictShare(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
 		insert(t, db, "orders", numbers(1, 10)...)
 		var got collected
-		options := Options{Group: "g", From: "beginning", MembersShare: true, Strict: true}
+		options := Options{Group: "g", From: "beginning", MembersShare: true, Strict: true, Writers: writersUnknown, Grace: 100 * time.Millisecond}
 		c := run(t, db, "orders", options, got.handler())
 		got.waitFor(t, numbers(1, 10)...)
 		conn := newConn(t, db)
