@@ -23,8 +23,7 @@ const (
 	coalesceFor = 200 * time.Microsecond
 	// waitBound bounds a wait in the waiter, which costs nothing. PollInterval determines the polls.
 	waitBound = time.Minute
-	// keyAgain is the wait before an outcome is stored again if another session had locked its unique key. Every attempt
-	// delays all other work by 2 s.
+	// keyAgain is the wait before an outcome is tried again if another session had locked its unique key.
 	keyAgain = time.Second
 )
 
@@ -167,10 +166,13 @@ func (d *dispatcher) coalesce() {
 
 // round stores outcomes and claims tasks, if either is due.
 func (d *dispatcher) round(ctx context.Context, stopping bool) (worked bool, err error) {
-	if !time.Now().Before(d.again) {
-		d.pool.bringBack()
-	}
 	now := d.pool.state(d.options.Batch)
+	if now.deferred > 0 && !time.Now().Before(d.again) {
+		if err := d.putOff(ctx, false); err != nil {
+			return false, err
+		}
+		now = d.pool.state(d.options.Batch)
+	}
 	if d.alone.ID != 0 && now.claims == 0 && now.outcomes == 0 && !stopping {
 		return true, d.takeAlone(ctx)
 	}
@@ -195,14 +197,12 @@ func (d *dispatcher) round(ctx context.Context, stopping bool) (worked bool, err
 	outcomes := d.pool.pending()
 	var claimed []Task
 	var started time.Time
-	locked, err := d.withoutRetry(now.claims > 0 || !stopping, func() (err error) {
+	locked, err := d.withoutRetry(func() (err error) {
 		claimed, started, err = d.store.round(ctx, outcomes, want)
 		return err
 	})
 	if locked {
-		d.pool.putOff()
-		d.again = time.Now().Add(keyAgain)
-		return true, nil
+		return true, d.putOff(ctx, true)
 	}
 	d.limitNext(want, err)
 	if err != nil {
@@ -306,12 +306,12 @@ func (d *dispatcher) pollBy(at time.Time) {
 	}
 }
 
-// withoutRetry runs f. If brief is set, f's transactions are not repeated after a lock wait timeout, because the claims could not be
+// withoutRetry runs f. f's transactions are not repeated after a lock wait timeout, because the claims could not be
 // renewed meanwhile. locked reports such a timeout.
-func (d *dispatcher) withoutRetry(brief bool, f func() error) (locked bool, err error) {
-	d.store.brief = brief
+func (d *dispatcher) withoutRetry(f func() error) (locked bool, err error) {
+	d.store.brief = true
 	defer func() { d.store.brief = false }()
-	if err = f(); brief && server.Is(err, server.ErrLockWaitTimeout) {
+	if err = f(); server.Is(err, server.ErrLockWaitTimeout) {
 		return true, nil
 	}
 	return false, err

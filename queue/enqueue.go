@@ -46,7 +46,7 @@ func (q *Queue) Enqueue(ctx context.Context, entries ...Entry) ([]uint64, error)
 // callers that enter tasks wait for that commit.
 //
 // If EnqueueTx finds a unique key taken, the task that has the key can't end before the transaction does: its worker tries
-// repeatedly, for 2 s each, and does nothing else meanwhile. Call EnqueueTx close to the
+// repeatedly, the first time for 2 s, during which it does nothing else. Call EnqueueTx close to the
 // commit. MariaDB since 11.6.2 (innodb_snapshot_isolation) may end the transaction with error 1020 if
 // the task with the key was entered, or claimed, after its first read: begin it READ COMMITTED.
 func (q *Queue) EnqueueTx(ctx context.Context, tx notify.Tx, entries ...Entry) ([]uint64, error) {

@@ -290,25 +290,37 @@ func (h *pool) wrote(outcomes []outcome) {
 	}
 }
 
-// putOff defers the outcomes that free a unique key, until bringBack. A session that has found the
-// key taken may have it locked for long, and the other outcomes must not wait for that.
-func (h *pool) putOff() {
+// keyed returns the tasks whose outcomes free a unique key, also the deferred ones.
+func (h *pool) keyed() (ids []uint64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.outcomes = slices.DeleteFunc(h.outcomes, func(o outcome) bool {
-		defers := o.freesKey()
-		if defers {
-			h.deferred = append(h.deferred, o)
+	for _, outcomes := range [][]outcome{h.outcomes, h.deferred} {
+		for _, o := range outcomes {
+			if o.freesKey() {
+				ids = append(ids, o.held.task.ID)
+			}
 		}
-		return defers
-	})
+	}
+	return ids
 }
 
-func (h *pool) bringBack() {
+// putOff defers the outcomes of these tasks, and no others.
+func (h *pool) putOff(ids []uint64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.outcomes = append(h.outcomes, h.deferred...)
-	h.deferred = nil
+	locked := make(map[uint64]bool, len(ids))
+	for _, id := range ids {
+		locked[id] = true
+	}
+	all := slices.Concat(h.outcomes, h.deferred)
+	h.outcomes, h.deferred = nil, nil
+	for _, o := range all {
+		if locked[o.held.task.ID] {
+			h.deferred = append(h.deferred, o)
+		} else {
+			h.outcomes = append(h.outcomes, o)
+		}
+	}
 }
 
 // claims returns the claims that the worker knows of, with or without the lost ones. A
@@ -323,6 +335,18 @@ func (h *pool) claims(lost bool) []Task {
 		}
 	}
 	return tasks
+}
+
+// begun returns how many claims there are that a handler has begun.
+func (h *pool) begun() (n int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, claim := range h.held {
+		if claim.begun {
+			n++
+		}
+	}
+	return n
 }
 
 // known returns all claims that are not to be given back: those of claims, and those that were lost while their handlers ran, which lapse.
@@ -359,7 +383,7 @@ func (h *pool) renewed(renewed, lost []Task, started time.Time, visibility time.
 	return losses
 }
 
-// release returns the claims that no handler has begun.
+// release returns the claims that no handler has begun, also while the worker has no session.
 func (h *pool) release() {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -59,7 +59,7 @@ func (d *dispatcher) promote(ctx context.Context, stopping bool) error {
 		return nil
 	}
 	ready := 0
-	_, err := d.withoutRetry(true, func() (err error) { // locked tasks stay overdue
+	_, err := d.withoutRetry(func() (err error) { // locked tasks stay overdue
 		if d.lapsing {
 			ended, err := d.store.endLapsed(ctx)
 			if err != nil {

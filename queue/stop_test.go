@@ -50,3 +50,51 @@ func TestWorkerStopsAtAnyStatement(t *testing.T) {
 		}
 	})
 }
+
+// A worker that stops stores its results although another session has the unique key of one of them locked, and waits for that one.
+func TestStopWithALockedKey(t *testing.T) {
+	eachMode(t, func(t *testing.T, s *mysqltest.Server, mode string) {
+		db, config := database(t, s)
+		q := newQueue(t, db, Options{})
+		_, err := q.Enqueue(t.Context(), Entry{Unique: "key"}, Entry{Unique: "free"}, Entry{})
+		require.NoError(t, err)
+		begun, ends := make(chan struct{}, 3), make(chan struct{})
+		w := work(t, newQueue(t, openConfig(t, config), Options{}), WorkerOptions{Claim: mode, Concurrency: 3}, func(context.Context, Task) error {
+			begun <- struct{}{}
+			mysqltest.Await(t, ends, "the end of the tasks")
+			return nil
+		})
+		for range 3 {
+			<-begun
+		}
+		tx := lockKey(t, db, q, "key")
+		w.stop()
+		close(ends)
+		eventually(t, func() bool { return inState(t, db, stateDone) == 2 }, "the others' results are not stored")
+		require.Equal(t, 1, inState(t, db, stateInProgress))
+		require.NoError(t, tx.Rollback())
+		require.NoError(t, w.wait(t))
+		require.Equal(t, 3, inState(t, db, stateDone))
+	})
+}
+
+// A worker that stops while it has no session begins no task.
+func TestStopWithoutSession(t *testing.T) {
+	each(t, func(t *testing.T, s *mysqltest.Server) {
+		db, config := database(t, s)
+		proxy := s.Proxy(t)
+		enqueue(t, newQueue(t, db, Options{}), "first", "second")
+		begun := make(chan struct{}, 2)
+		options := WorkerOptions{Concurrency: 1, Batch: 2, StopTimeout: time.Second}
+		w := work(t, newQueue(t, openConfig(t, proxy.Config(config)), Options{}), options, func(ctx context.Context, _ Task) error {
+			begun <- struct{}{}
+			<-ctx.Done() // at the end of StopTimeout
+			return nil
+		})
+		<-begun
+		require.Equal(t, 2, inState(t, db, stateInProgress))
+		proxy.Down()
+		require.ErrorContains(t, w.end(t), "1 results not stored")
+		require.Empty(t, begun)
+	})
+}

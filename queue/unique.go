@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/jmoiron/sqlx"
 
@@ -108,6 +109,47 @@ func (l *store) unlocked(ctx context.Context, conn *sqlx.Conn, ids []uint64) ([]
 		return nil, err
 	}
 	return slices.DeleteFunc(slices.Clone(ids), func(id uint64) bool { return slices.Contains(all, id) && !slices.Contains(mine, id) }), nil
+}
+
+// putOff defers the outcomes whose unique keys another session has locked, and brings back those whose keys are free. A session that has
+// found a key taken may have it locked for long, and the other outcomes must not wait for that. timedOut means that an outcome has just
+// waited in vain: a server without SKIP LOCKED does not tell for which key, so that all are deferred.
+func (d *dispatcher) putOff(ctx context.Context, timedOut bool) error {
+	d.again = time.Now().Add(keyAgain)
+	locked := d.pool.keyed()
+	if d.store.skips || !timedOut {
+		var err error
+		if locked, err = d.store.lockedKeys(ctx, locked); err != nil {
+			return err
+		}
+	}
+	d.pool.putOff(locked)
+	return nil
+}
+
+// lockedKeys returns those of the tasks whose rows or keys another transaction has locked. If the server has no SKIP LOCKED it
+// returns none.
+func (l *store) lockedKeys(ctx context.Context, ids []uint64) (locked []uint64, err error) {
+	for some := range slices.Chunk(ids, rowsAtOnce) {
+		err := l.transact(ctx, func(ctx context.Context, conn *sqlx.Conn) error {
+			if _, err := conn.ExecContext(ctx, "START TRANSACTION"); err != nil {
+				return err
+			}
+			free, err := l.unlocked(ctx, conn, some)
+			if err != nil {
+				return err
+			}
+			if _, err := conn.ExecContext(ctx, "ROLLBACK"); err != nil {
+				return err
+			}
+			locked = append(locked, slices.DeleteFunc(slices.Clone(some), func(id uint64) bool { return slices.Contains(free, id) })...)
+			return nil
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return locked, nil
 }
 
 func readIDs(ids *[]uint64) func(rows *sql.Rows) error {

@@ -215,16 +215,16 @@ func TestUniqueKeyHoldsOnlyTheEnd(t *testing.T) {
 	})
 }
 
-// It does not keep that worker from renewing its claims, from claiming other tasks and from ending those; when
-// the key is free, the task ends as well.
+// It does not keep that worker from renewing its claims, from claiming other tasks and from ending those, also those with other
+// keys; when the key is free, the task ends as well.
 func TestUniqueKeyHoldsNoRenewal(t *testing.T) {
 	eachMode(t, func(t *testing.T, s *mysqltest.Server, mode string) {
 		db, config := database(t, s)
 		q := newQueue(t, db, Options{})
-		_, err := q.Enqueue(t.Context(), Entry{Unique: "key"}, Entry{Payload: []byte("long")})
+		_, err := q.Enqueue(t.Context(), Entry{Unique: "key"}, Entry{Unique: "free"}, Entry{Payload: []byte("long")})
 		require.NoError(t, err)
-		begun, ends, end := make(chan struct{}, 2), make(chan struct{}), make(chan struct{})
-		options := WorkerOptions{Claim: mode, Concurrency: 3, Visibility: 12 * time.Second}
+		begun, ends, end := make(chan struct{}, 3), make(chan struct{}), make(chan struct{})
+		options := WorkerOptions{Claim: mode, Concurrency: 4, Visibility: 12 * time.Second}
 		w := work(t, newQueue(t, openConfig(t, config), Options{}), options, func(ctx context.Context, task Task) error {
 			waits := ends
 			switch {
@@ -241,29 +241,25 @@ func TestUniqueKeyHoldsNoRenewal(t *testing.T) {
 				return context.Cause(ctx)
 			}
 		})
-		<-begun
-		<-begun
-		tx, err := db.Pool().BeginTxx(t.Context(), nil)
-		require.NoError(t, err)
-		defer func() { _ = tx.Rollback() }()
-		ids, err := q.EnqueueTx(t.Context(), tx, Entry{Unique: "key"})
-		require.NoError(t, err)
-		require.Equal(t, []uint64{0}, ids)
+		for range 3 {
+			<-begun
+		}
+		tx := lockKey(t, db, q, "key")
 		lapse := mysqltest.Value[string](t, db.Pool(), "SELECT CAST(MAX(state_at) AS CHAR) FROM mqnotify_task")
 		close(ends)
 		enqueue(t, q, "other")
-		eventually(t, func() bool { return inState(t, db, stateDone) == 1 }, "the other task is not done")
+		eventually(t, func() bool { return inState(t, db, stateDone) == 2 }, "the other task, and that with a free key, are not done")
 		eventually(t, func() bool {
 			return mysqltest.Value[bool](t, db.Pool(), "SELECT UTC_TIMESTAMP(6) > ? FROM DUAL", lapse)
 		}, "time stands still")
 		assert.Equal(t, 2, inState(t, db, stateInProgress), "their claims hold")
 		close(end)
-		eventually(t, func() bool { return inState(t, db, stateDone) == 2 }, "the long task is not done")
+		eventually(t, func() bool { return inState(t, db, stateDone) == 3 }, "the long task is not done")
 		require.NoError(t, tx.Rollback())
-		eventually(t, func() bool { return inState(t, db, stateDone) == 3 }, "the task with the key is not done")
+		eventually(t, func() bool { return inState(t, db, stateDone) == 4 }, "the task with the key is not done")
 		assert.Empty(t, keysOf(t, db))
 		assert.Equal(t, 1, mysqltest.Value[int](t, db.Pool(), "SELECT MAX(attempts) FROM mqnotify_task"))
 		require.NoError(t, w.end(t))
-		assert.Equal(t, map[string]int{"done": 3}, w.outcomes())
+		assert.Equal(t, map[string]int{"done": 4}, w.outcomes())
 	})
 }

@@ -100,6 +100,7 @@ func (w *worker) run(ctx context.Context, handler handler) error {
 	pool.start(working)
 	defer pool.close()
 	defer stop() // before close: outcomes of handlers can no longer be stored
+	defer context.AfterFunc(ctx, pool.release)()
 	waits := notify.Exponential(50*time.Millisecond, 5*time.Second)
 	reached := false
 	for {
@@ -115,7 +116,7 @@ func (w *worker) run(ctx context.Context, handler handler) error {
 		case !reached && !worked:
 			return w.queue.error("work on", err)
 		case working.Err() != nil: // StopTimeout is over as well
-			if unwritten := len(pool.claims(true)); unwritten > 0 {
+			if unwritten := pool.begun(); unwritten > 0 {
 				return w.queue.error("work on", fmt.Errorf("stopped with %d results not stored: %w", unwritten, err))
 			}
 			return nil
