@@ -197,6 +197,7 @@ func TestPage(t *testing.T) {
 		lag("2")
 		b.until(`document.querySelectorAll("#letters button").length === 2`)
 		assert.Contains(t, eval[string](b, `document.querySelector("#letters .error").textContent`), "no such address")
+		eval[bool](b, `document.querySelector("#letters button").first = true`) // the page's updates leave it, so that it can be clicked
 		b.until(`document.getElementById("trigger").textContent.startsWith("No wake trigger works")`)
 		require.NoError(t, wake.Install(t.Context(), db, wake.Options{Logger: quiet}, "orders"))
 		b.until(`document.getElementById("trigger").textContent.startsWith("The wake trigger works")`)
@@ -208,6 +209,7 @@ func TestPage(t *testing.T) {
 		assert.NotEqual(t, light[1], dark[1], "the text")
 		b.colours("")
 		screenshots(b, s.Name())
+		require.True(t, eval[bool](b, `document.querySelector("#letters button").first === true`))
 		b.do(chromedp.Click("#letters button"))
 		b.until(`document.getElementById("dead-result").textContent.startsWith("Group mailer tries it again")`)
 		b.until(`document.querySelector("#tail .headers")?.textContent.startsWith("mqnotify-retry: mailer/")`)

@@ -74,6 +74,7 @@ function choose(name) {
   state.cursor = "";
   state.waiting = [];
   byId("letters").replaceChildren();
+  state.letters = "";
   byId("dead-result").textContent = "";
   empty();
   show();
@@ -217,12 +218,17 @@ async function showDead() {
   const topic = state.topics.find((t) => t.topic === state.topic);
   const allowed = topic?.scopes.includes("admin");
   byId("dead").hidden = !allowed;
-  if (!allowed || document.activeElement?.closest("#letters")) return; // don't replace a button that has the focus
-  const some = (topic.groups || []).some((g) => isMore(g.dead_letters));
-  if (!some) return byId("letters").replaceChildren(element("li", "No dead letters.", { class: "empty" }));
-  const response = await ask(path("dead-letters"));
-  if (!response.ok) return;
-  const letters = (await response.json()).dead_letters;
+  if (!allowed) return;
+  let letters = [];
+  if ((topic.groups || []).some((g) => isMore(g.dead_letters))) {
+    const response = await ask(path("dead-letters"));
+    if (!response.ok) return;
+    letters = (await response.json()).dead_letters;
+  }
+  const now = JSON.stringify(letters);
+  if (topic.topic !== state.topic || now === state.letters || document.activeElement?.closest("#letters")) return; // don't replace a button that is about to be clicked
+  state.letters = now;
+  if (!letters.length) return byId("letters").replaceChildren(element("li", "No dead letters.", { class: "empty" }));
   byId("letters").replaceChildren(...letters.map((letter) => {
     const li = element("li");
     li.append(element("span", `#${letter.message_id} of group ${letter.group}, ${letter.attempts} attempt${letter.attempts === 1 ? "" : "s"}, ${new Date(letter.failed_at).toLocaleString()}`));
