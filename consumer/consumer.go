@@ -252,7 +252,7 @@ func (l *connection) checkOrder(ctx context.Context, rows *rows) error {
 
 // read runs the reader and the delivery concurrently.
 func (l *connection) read(ctx, handling context.Context, rows *rows, stored ledger, begun position.Progress) error {
-	source, grace, err := openSource(ctx, rows.session, rows.table, l.options.Writers, l.options.Grace)
+	source, grace, err := openSource(ctx, l.db, rows.session, rows.table, l.options.Writers, l.options.Grace)
 	if err != nil {
 		return err
 	}

@@ -24,10 +24,13 @@ const (
 )
 
 // pollWriters asks which writers are open, and reads the gaps again that may have been filled by a writer that has ended. The caller
-// must have read the head before.
+// must have read the head before. An answer that comes later belongs to the head of the first question.
 func (r *reader) pollWriters(ctx context.Context, head uint64) (came bool, err error) {
 	if time.Now().Before(r.nextPoll) {
 		return false, nil
+	}
+	if r.asked == 0 {
+		r.asked = head
 	}
 	open, err := r.source.open(ctx)
 	now := time.Now()
@@ -42,6 +45,7 @@ func (r *reader) pollWriters(ctx context.Context, head uint64) (came bool, err e
 	if err != nil {
 		return false, err
 	}
+	head, r.asked = r.asked, 0
 	grace, err := r.besides(ctx)
 	if err != nil {
 		return false, err

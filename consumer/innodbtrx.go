@@ -3,10 +3,10 @@ package consumer
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -20,12 +20,29 @@ import (
 // innodbTrx reads the writers from information_schema.INNODB_TRX. The view is a cache, which the server refreshes only if no session
 // has read it for 100 ms. Every query therefore carries a number of its own in its text. The view shows the texts of the running
 // statements, so a view that shows this number was refreshed while this statement ran, which is later than the head was read.
+//
+// Many readers would keep the view stale. Therefore one query answers all consumers of a DB whose sessions are on the same server, and the
+// DBs of a process take turns.
 type innodbTrx struct {
+	*sharedTrx
 	session *core.Session
-	way     string // reads the view itself, or calls the routine that reads it
-	last    []trx  // the transactions at the last query
-	names   uint64 // how many writers have a name
-	stale   int    // how often the view was stale recently
+	need    uint64 // the number of the first query that may answer; 0 if the last one was answered
+}
+
+// sharedTrx is what the consumers of a DB share.
+type sharedTrx struct {
+	server string
+	way    string        // reads the view itself, or calls the routine that reads it
+	turn   chan struct{} // capacity 1: the caller that fills it may query, and owns last and names
+	last   []trx         // the transactions at the last query that was fresh
+	names  uint64        // how many writers have a name
+
+	mu      sync.Mutex
+	begun   uint64    // the number of the last query
+	fresh   uint64    // the number of the last query that was fresh
+	writers open      // its answer, which nobody changes
+	stale   int       // how often the view was stale recently
+	next    time.Time // no query before this time
 }
 
 const (
@@ -34,7 +51,12 @@ const (
 	trxView = "information_schema.INNODB_TRX"
 	// maxStale bounds the waits for a view that stays stale, to 7 s.
 	maxStale = 6
+	// trxRest is how long the view is left unread, a little longer than the 100 ms after which the server refreshes it.
+	trxRest = 105 * time.Millisecond
 )
+
+// trxReads has the time of the process's last read of the view, by server.
+var trxReads sync.Map
 
 // nonces numbers the queries of the process, because consumers may share a session.
 var nonces atomic.Uint64
@@ -48,42 +70,110 @@ type trx struct {
 	writes  bool
 }
 
-// newInnoDBTrx tries the view. A stale view is no error, because other readers may be the cause.
-func newInnoDBTrx(ctx context.Context, session *core.Session, way string) (*innodbTrx, error) {
-	i := &innodbTrx{session: session, way: way}
-	if _, err := i.open(ctx); err != nil && !errors.Is(err, errStale) {
-		return nil, err
+func newSharedTrx(server, way string) *sharedTrx {
+	return &sharedTrx{server: server, way: way, turn: make(chan struct{}, 1)}
+}
+
+// newInnoDBTrx tries the view, unless another consumer of the DB has. A stale view is no error, because other readers may be the cause.
+func newInnoDBTrx(ctx context.Context, db *core.DB, session *core.Session, way string) (*innodbTrx, error) {
+	server := session.Capabilities().Server()
+	i := &innodbTrx{core.Kept(db, way+" "+server, func() *sharedTrx { return newSharedTrx(server, way) }), session, 0}
+	select {
+	case i.turn <- struct{}{}:
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	defer func() { <-i.turn }()
+	if i.fresh == 0 {
+		if err := i.query(ctx, session); err != nil {
+			return nil, err
+		}
 	}
 	return i, nil
 }
 
 func (i *innodbTrx) open(ctx context.Context) (open, error) {
-	now, err := i.read(ctx)
-	if server.Is(err, server.ErrConvertString) || err == nil && now == nil {
-		i.stale = min(i.stale+1, maxStale)
+	i.mu.Lock()
+	if i.need == 0 {
+		i.need = i.begun + 1
+	}
+	i.mu.Unlock()
+	select {
+	case i.turn <- struct{}{}:
+		var err error
+		if i.due() {
+			err = i.query(ctx, i.session)
+		}
+		<-i.turn
+		if err != nil {
+			return nil, err
+		}
+	default: // another consumer queries
+	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.fresh < i.need {
 		return nil, errStale
 	}
-	if err != nil {
-		return nil, sourceError(i.way, err)
+	i.need = 0
+	return i.writers, nil
+}
+
+// due reports whether the consumer needs a query, and may send it now.
+func (i *innodbTrx) due() bool {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.fresh < i.need && i.untilDue() <= 0
+}
+
+// untilDue returns how long the view must still be left unread. The caller holds mu.
+func (v *sharedTrx) untilDue() time.Duration {
+	wait := time.Until(v.next)
+	if read, some := trxReads.Load(v.server); some {
+		wait = max(wait, trxRest-time.Since(read.(time.Time))) //nolint:forcetypeassert // all values are
 	}
-	i.stale = max(0, i.stale-1)
+	return wait
+}
+
+// query reads the view, and names its transactions if it was fresh. The caller has the turn.
+func (v *sharedTrx) query(ctx context.Context, session *core.Session) error {
+	v.mu.Lock()
+	v.begun++
+	v.mu.Unlock()
+	trxReads.Store(v.server, time.Now())
+	now, err := v.read(ctx, session)
+	trxReads.Store(v.server, time.Now())
+	if err != nil && !server.Is(err, server.ErrConvertString) {
+		return sourceError(v.way, err)
+	}
 	writers := make(open, len(now))
 	for k := range now {
 		t := &now[k]
-		for _, before := range i.last {
+		for _, before := range v.last {
 			if before.same(*t) {
 				t.name = before.name
 				break
 			}
 		}
 		if t.name == 0 {
-			i.names++
-			t.name = writer(i.names)
+			v.names++
+			t.name = writer(v.names)
 		}
 		writers[t.name] = writers[t.name] || t.writes
 	}
-	i.last = now
-	return writers, nil
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.next = time.Now().Add(trxRest)
+	if now == nil {
+		v.stale = min(v.stale+1, maxStale)
+		v.next = v.next.Add(rand.N(trxRest << v.stale))
+		return nil
+	}
+	if v.stale = max(0, v.stale-1); v.stale > 0 { // another process reads the view too
+		v.next = v.next.Add(rand.N(trxRest << v.stale))
+	}
+	v.last, v.writers, v.fresh = now, writers, v.begun
+	return nil
 }
 
 // same reports whether t and later may be the same transaction. In doubt it returns true: the reader then waits up to a second
@@ -104,17 +194,17 @@ func (t trx) assigned() bool { return t.id > 0 && t.id < 1<<48 }
 
 // read reads the view inside a transaction of the session, because the view shows a session only if it has one. It returns nil if
 // the view was refreshed before this statement.
-func (i *innodbTrx) read(ctx context.Context) (all []trx, err error) {
+func (v *sharedTrx) read(ctx context.Context, session *core.Session) (all []trx, err error) {
 	nonce := nonces.Add(1)
-	mark := fmt.Sprintf("%s%d %d */", trxMark, i.session.ID(), nonce)
+	mark := fmt.Sprintf("%s%d %d */", trxMark, session.ID(), nonce)
 	query := "SELECT " + mark + ` trx_id, trx_mysql_thread_id, CAST(trx_started AS CHAR), COALESCE(trx_query, ''),
 		trx_tables_in_use + trx_tables_locked + trx_lock_structs + trx_rows_modified > 0
 		FROM ` + trxView
-	if i.way == writersRoutine {
+	if v.way == writersRoutine {
 		query = fmt.Sprintf("CALL %s(%d)", schema.OpenWritersRoutine, nonce)
 	}
 	fresh := false
-	err = i.session.Ask(ctx, func(ctx context.Context, conn *sqlx.Conn) (err error) {
+	err = session.Ask(ctx, func(ctx context.Context, conn *sqlx.Conn) (err error) {
 		if _, err := conn.ExecContext(ctx, "START TRANSACTION WITH CONSISTENT SNAPSHOT"); err != nil {
 			return err
 		}
@@ -137,7 +227,7 @@ func (i *innodbTrx) read(ctx context.Context) (all []trx, err error) {
 				return err
 			}
 			t.thread = thread.V
-			if t.thread == i.session.ID() {
+			if t.thread == session.ID() {
 				if strings.Contains(statement, trxView) && !strings.Contains(statement, trxMark) { // a stale view may show any statement of the session
 					return noSourceError("something between this program and the server removes the comments from statements")
 				}
@@ -154,14 +244,14 @@ func (i *innodbTrx) read(ctx context.Context) (all []trx, err error) {
 	return all, nil
 }
 
-// pace leaves the view unread for the 100 ms after which the server refreshes it. Every query restarts this time, so several
-// readers in step could keep the view stale forever. While the view is stale, every reader therefore waits longer, for a random time.
+// pace is random while an answer is missing, so that the DBs that wait for their turn do not come in step.
 func (i *innodbTrx) pace() time.Duration {
-	const rest = 110 * time.Millisecond
-	if i.stale == 0 {
-		return rest
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.need == 0 {
+		return trxRest
 	}
-	return rest + rand.N(rest<<i.stale)
+	return max(trxRest/4, i.untilDue()) + rand.N(trxRest/4)
 }
 
 // late returns true because InnoDB assigns the first id of a transaction before it starts the transaction

@@ -108,11 +108,13 @@ func staleSinceAnotherStatement(t *testing.T, own *mysqltest.Server) {
 		}
 		onConn(t, watcher, "DO RELEASE_LOCK("+lock+")")
 		require.NoError(t, mysqltest.Receive(t, waits))
-		_, err := (&innodbTrx{session: session, way: writersInnoDBTrx}).open(t.Context())
+		view := newSharedTrx("", writersInnoDBTrx)
+		err := view.query(t.Context(), session)
 		if !shows() {
 			return false
 		}
-		require.ErrorIs(t, err, errStale)
+		require.NoError(t, err)
+		require.Zero(t, view.fresh)
 		return true
 	})
 }
@@ -133,11 +135,12 @@ func commentsRemoved(t *testing.T, own *mysqltest.Server) {
 		conn, err := new(net.Dialer).DialContext(ctx, network, addr)
 		return uncommented{conn}, err
 	}
-	session, err := core.NewSession(t.Context(), openConfig(t, config), core.SessionOptions{})
+	db := openConfig(t, config)
+	session, err := core.NewSession(t.Context(), db, core.SessionOptions{})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, session.Close()) }()
 	mysqltest.Eventually(t, "the way is refused", func() bool {
-		_, err = newInnoDBTrx(t.Context(), session, writersInnoDBTrx)
+		_, err = newInnoDBTrx(t.Context(), db, session, writersInnoDBTrx)
 		return err != nil
 	})
 	require.ErrorContains(t, err, "removes the comments")

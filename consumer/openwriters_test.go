@@ -1,6 +1,7 @@
 package consumer
 
 import (
+	"errors"
 	"testing"
 	"time"
 
@@ -70,7 +71,7 @@ func showsWriters(t *testing.T, reader *notify.DB) (seen bool) {
 	return seen
 }
 
-// Consumers that share a session never take each other's view of the transactions for their own.
+// Consumers that share a session share a query of the view, but none takes an answer that is older than its question.
 func TestViewOfASharedSession(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s.Start(t)) // no other test makes the view stale
@@ -78,15 +79,29 @@ func TestViewOfASharedSession(t *testing.T) {
 		require.NoError(t, err)
 		defer func() { require.NoError(t, session.Close()) }()
 		conn := newConn(t, db)
+		one, err := newInnoDBTrx(t.Context(), db, session, writersInnoDBTrx)
+		require.NoError(t, err)
+		other, err := newInnoDBTrx(t.Context(), db, session, writersInnoDBTrx)
+		require.NoError(t, err)
+		answer := func(i *innodbTrx) (writers open) {
+			eventually(t, func() bool {
+				writers, err = i.open(t.Context())
+				require.True(t, err == nil || errors.Is(err, errStale), err)
+				return err == nil
+			}, "the view stays stale")
+			return writers
+		}
 		for range 5 {
-			one, other := &innodbTrx{session: session, way: writersInnoDBTrx}, &innodbTrx{session: session, way: writersInnoDBTrx}
-			<-time.After(150 * time.Millisecond) // the server makes the view again when it was not read for 100 ms
-			_, err := one.open(t.Context())
-			require.NoError(t, err)
+			answer(one)
 			onConn(t, conn, "START TRANSACTION", "INSERT INTO orders (payload) VALUES ('late')")
-			open, err := other.open(t.Context())
-			require.True(t, err != nil || len(open) > 0, "an old view counts as fresh")
+			_, err := other.open(t.Context())
+			require.ErrorIs(t, err, errStale, "an old view counts as fresh")
+			require.NotEmpty(t, answer(one))
+			queries := one.begun
+			require.NotEmpty(t, answer(other))
+			require.Equal(t, queries, other.begun, "it has queried again")
 			onConn(t, conn, "ROLLBACK")
+			require.Empty(t, answer(other))
 		}
 	})
 }

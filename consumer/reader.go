@@ -72,6 +72,7 @@ type reader struct {
 	limit     int // rows of the next page; at most pageRows
 	gapWaits  notify.Fibonacci
 	nextPoll  time.Time     // no poll of the writers before this time
+	asked     uint64        // the head when the source was first asked; 0 after its answer
 	handed    uint64        // the watermark that was handed out last
 	withheld  bool          // rows wait until a gap before them closes
 	deferred  bool          // the last page could not be read, for example because the table was locked
@@ -86,7 +87,8 @@ type reader struct {
 // run reads until ctx ends or an error occurs.
 func (r *reader) run(ctx context.Context) error {
 	r.wm.late = r.source.late()
-	r.gapWaits = notify.Fibonacci{Min: r.source.pace(), Max: maxGapWait, Jitter: 0.1}
+	pace := r.source.pace()
+	r.gapWaits = notify.Fibonacci{Min: pace + pace/8, Max: maxGapWait, Jitter: 0.1} // never shorter than pace
 	if err := r.begin(ctx); err != nil {
 		return err
 	}

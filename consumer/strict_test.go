@@ -129,7 +129,7 @@ func TestOtherVersionWhileItRuns(t *testing.T) {
 		c := run(t, db, "own", Options{From: "beginning"}, got.handler())
 		got.waitFor(t, `{"id":1,"n":1}`)
 		do(t, admin, "CREATE TABLE mqnotify_schema (version INT)", "INSERT INTO mqnotify_schema VALUES (99)")
-		for _, id := range mysqltest.Values[uint64](t, admin.Pool(), "SELECT ID FROM information_schema.PROCESSLIST WHERE DB = DATABASE() AND ID <> CONNECTION_ID()") {
+		for _, id := range mysqltest.Sessions(t, admin.Pool(), config.DBName, "") {
 			mysqltest.KillSession(t, admin.Pool(), id)
 		}
 		do(t, admin, "INSERT INTO own (n) VALUES (2)")

@@ -22,13 +22,13 @@ const (
 	writersUnknown       = "unknown"
 )
 
-// errStale means that what was read may be older than the head; the reader tries again later.
+// errStale means that what was read may be older than the call; the reader asks again later.
 var errStale = errors.New("the server's view of the transactions is stale")
 
 // source reports which transactions are open. It uses one session.
 type source interface {
-	// open returns errStale if its answer may be older than the call. Any other error means that
-	// the source does not work here.
+	// open returns the writers at a time after the call, or errStale if it does not know them. After errStale the time may be earlier,
+	// but is after the first of these calls. Any other error means that the source does not work here.
 	open(ctx context.Context) (open, error)
 	// pace is the minimum time between two calls of open.
 	pace() time.Duration
@@ -39,7 +39,7 @@ type source interface {
 
 // openSource returns a source that works, and the grace period that gaps need in addition. It tries every source, because privileges
 // and settings do not show whether one works.
-func openSource(ctx context.Context, session *core.Session, t *table.Table, want string, grace time.Duration) (source, time.Duration, error) {
+func openSource(ctx context.Context, db *core.DB, session *core.Session, t *table.Table, want string, grace time.Duration) (source, time.Duration, error) {
 	exact := time.Duration(0)
 	if caps := session.Capabilities(); caps.WritersElsewhere() || caps.MayBeReplica { // writers on other servers hold no lock here
 		exact = grace
@@ -49,7 +49,7 @@ func openSource(ctx context.Context, session *core.Session, t *table.Table, want
 		if err == nil {
 			b := &olderWriters{metadataLocks: locks}
 			for _, way := range []string{writersInnoDBTrx, writersRoutine} {
-				if b.view, err = newInnoDBTrx(ctx, session, way); err == nil {
+				if b.view, err = newInnoDBTrx(ctx, db, session, way); err == nil {
 					break
 				}
 				if err := unfit(err); err != nil {
@@ -66,7 +66,7 @@ func openSource(ctx context.Context, session *core.Session, t *table.Table, want
 		if want != "" && want != way {
 			continue
 		}
-		source, err := newInnoDBTrx(ctx, session, way)
+		source, err := newInnoDBTrx(ctx, db, session, way)
 		if err == nil {
 			return source, exact, nil
 		}
@@ -118,7 +118,7 @@ func (c *Consumer) Writers(ctx context.Context) (way string, grace time.Duration
 		return "", 0, err
 	}
 	defer func() { _ = session.Close() }()
-	source, grace, err := openSource(ctx, session, t, c.options.Writers, c.options.Grace)
+	source, grace, err := openSource(ctx, c.db, session, t, c.options.Writers, c.options.Grace)
 	if err != nil {
 		return "", 0, err
 	}

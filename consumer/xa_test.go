@@ -147,9 +147,9 @@ func metadataLocksNeedMySQL(t *testing.T, own *mysqltest.Server) {
 	defer func() { require.NoError(t, session.Close()) }()
 	topic, err := table.Describe(t.Context(), db.Pool(), db.Name(), "orders")
 	require.NoError(t, err)
-	_, _, err = openSource(t.Context(), session, topic, writersMetadataLocks, 0)
+	_, _, err = openSource(t.Context(), db, session, topic, writersMetadataLocks, 0)
 	require.ErrorIs(t, err, notify.ErrOptions)
-	chosen, _, err := openSource(t.Context(), session, topic, "", 0)
+	chosen, _, err := openSource(t.Context(), db, session, topic, "", 0)
 	require.NoError(t, err)
 	require.Equal(t, writersInnoDBTrx, chosen.name())
 }

@@ -161,7 +161,7 @@ func TestAwaitWhileConnectingTimesOut(t *testing.T) {
 		asked(t, s, config, 1)
 		away.Store(true)
 		admin := s.Admin(t)
-		for _, id := range mysqltest.Values[uint64](t, admin, "SELECT ID FROM information_schema.PROCESSLIST WHERE DB = ?", db.Name()) {
+		for _, id := range mysqltest.Sessions(t, admin, db.Name(), "") {
 			mysqltest.KillSession(t, admin, id)
 		}
 		require.Eventually(t, func() bool { return tries.Load() > 20 }, patience, tick)

@@ -197,7 +197,7 @@ func (r *receiver) forward(ctx context.Context, out chan<- Notification) {
 
 // listening returns the DB's notifications, which all its Listens share.
 func listening(db *DB) *notifications {
-	return core.Kept(db, func() *notifications { return &notifications{db: db} })
+	return core.Kept(db, "notifications", func() *notifications { return &notifications{db: db} })
 }
 
 // notifications starts the reader of a DB with its first receiver and stops it with the last.

@@ -229,7 +229,7 @@ func (h *handshake) insert(ctx context.Context, session *core.Session) (stored b
 			})
 		})
 		switch {
-		case session.Err() != nil && SafeToRetry(err):
+		case (session.Err() != nil || ctx.Err() != nil) && SafeToRetry(err): // the time may end between two commits
 			if ctx.Err() != nil && !stored {
 				h.slow(len(some), fmt.Errorf("%w: %w", context.Cause(ctx), err))
 			}

@@ -96,12 +96,7 @@ func (r *reader) begin(t *testing.T) {
 // then on they take turns.
 func queued(t *testing.T, db *notify.DB) (id uint64) {
 	t.Helper()
-	require.Eventually(t, func() bool {
-		err := db.Pool().GetContext(t.Context(), &id, "SELECT COALESCE(MAX(id), 0) FROM information_schema.processlist "+
-			"WHERE db = ? AND state = 'User lock'", db.Name())
-		return err == nil && id != 0 // MySQL lists nothing while a session runs a statement with bytes in it
-	}, 30*time.Second, 10*time.Millisecond)
-	return id
+	return only(t, db, "STATE = 'User lock'")
 }
 
 // read takes turns until n payloads have come, and returns how many turns brought some.

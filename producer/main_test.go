@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/go-sql-driver/mysql"
 	"github.com/stretchr/testify/require"
@@ -54,10 +53,18 @@ func count(tb testing.TB, db *notify.DB, topic string) (n int) {
 // inserting waits until a session runs an INSERT, and returns its id.
 func inserting(tb testing.TB, db *notify.DB) (session uint64) {
 	tb.Helper()
-	require.Eventually(tb, func() bool {
-		return db.Pool().GetContext(tb.Context(), &session, "SELECT id FROM information_schema.processlist "+
-			"WHERE db = ? AND info LIKE 'INSERT%' AND state IN ('User sleep', 'User lock')", db.Name()) == nil
-	}, 30*time.Second, 10*time.Millisecond)
+	return only(tb, db, "INFO LIKE 'INSERT%' AND STATE IN ('User sleep', 'User lock')")
+}
+
+// only waits until a session of the database meets the condition, and returns its id.
+func only(tb testing.TB, db *notify.DB, condition string) (session uint64) {
+	tb.Helper()
+	mysqltest.Eventually(tb, condition, func() bool {
+		for _, session = range mysqltest.Sessions(tb, db.Pool(), db.Name(), condition) {
+			return true
+		}
+		return false
+	})
 	return session
 }
 

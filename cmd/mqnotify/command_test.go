@@ -83,10 +83,10 @@ func TestConsumeCommandHangs(t *testing.T) {
 		config, db := database(t, s, "orders")
 		succeed(t, config, "produce", "orders", "one")
 		r := mqnotify(t, config, "", "consume", "orders", "--group", "g", "--from", "beginning", "--stop-at-end",
-			"--attempts", "1", "--timeout", "3s", "--", "sh", "-c", "trap 'echo asked; exit 0' TERM; sleep 1000 & wait")
+			"--attempts", "1", "--timeout", "10s", "--", "sh", "-c", "trap 'echo asked; exit 0' TERM; sleep 1000 & wait")
 		require.Equal(t, exitDone, r.code, r.err)
 		require.Equal(t, "asked\n", r.out)
-		require.Contains(t, mysqltest.Values[string](t, db, "SELECT error FROM mqnotify_dead_letter")[0], "took longer than 3s")
+		require.Contains(t, mysqltest.Values[string](t, db, "SELECT error FROM mqnotify_dead_letter")[0], "took longer than 10s")
 	})
 }
 

@@ -244,11 +244,11 @@ func TestWorkCommandHangs(t *testing.T) {
 		config, db := queueDatabase(t, s)
 		succeed(t, config, "enqueue", "mail", "hangs", "--retries", "0")
 		succeed(t, config, "enqueue", "mail", "goes")
-		w := background(t, config, "work", "mail", "--timeout", "2s", "--", "sh", "-c",
-			`[ $(cat) = goes ] && exit; trap 'echo asked; exit 0' TERM; sleep 1000 & wait`)
+		w := background(t, config, "work", "mail", "--timeout", "10s", "--", "sh", "-c",
+			`trap 'echo asked; exit 0' TERM; [ $(cat) = goes ] && exit; sleep 1000 & wait`)
 		w.out.contains(t, "asked\n")
 		states(t, db, "dead", "done")
-		require.Contains(t, mysqltest.Values[string](t, db, "SELECT last_error FROM mqnotify_task WHERE state = 'dead'")[0], "took longer than 2s")
+		require.Contains(t, mysqltest.Values[string](t, db, "SELECT last_error FROM mqnotify_task WHERE state = 'dead'")[0], "took longer than 10s")
 		require.Equal(t, exitDone, w.interrupt(t).code)
 	})
 }

@@ -35,8 +35,7 @@ type DB struct {
 	slow    *waiting.Waiting // for queries that may be slow, so that they do not delay the others
 	sharing sharing
 
-	keeping sync.Once
-	kept    any // shared by the listeners of package notify
+	kept sync.Map // of Kept
 }
 
 // Open prepares access to the database that dataSource names, in the driver's form ("user:pass@tcp(host:3306)/db") or as a URL
@@ -152,10 +151,10 @@ func (db *DB) Name() string { return db.config.DBName }
 // that the driver asks the server at every connect.
 func MaxAllowedPacket(db *DB) int { return db.config.MaxAllowedPacket }
 
-// Kept returns the value that create returned in the first call for the DB. Package notify shares it among the DB's listeners.
-func Kept[T any](db *DB, create func() T) T {
-	db.keeping.Do(func() { db.kept = create() })
-	return db.kept.(T) //nolint:forcetypeassert // there is only one caller
+// Kept returns what the users of the DB share under the key: the value of the first call. create is cheap.
+func Kept[T any](db *DB, key string, create func() T) T {
+	value, _ := db.kept.LoadOrStore(key, create())
+	return value.(T) //nolint:forcetypeassert // a key belongs to one caller
 }
 
 // Close closes the pools. Sessions stay open until they are closed themselves.

@@ -41,7 +41,7 @@ type Capabilities struct {
 var variables = []string{
 	"version", "version_comment", "read_only", "innodb_read_only", "super_read_only", "transaction_read_only",
 	"wsrep_on", "group_replication_group_name", "group_replication_single_primary_mode",
-	"gtid_mode", "log_bin", "binlog_format", "max_allowed_packet", "lower_case_table_names", "wait_timeout", "server_uuid", "innodb_snapshot_isolation",
+	"gtid_mode", "log_bin", "binlog_format", "max_allowed_packet", "lower_case_table_names", "wait_timeout", "server_uuid", "hostname", "port", "server_id", "innodb_snapshot_isolation",
 	"autocommit", "completion_type", "lock_wait_timeout", "innodb_lock_wait_timeout", "long_query_time",
 	"max_execution_time", "max_statement_time", "idle_transaction_timeout", "sql_select_limit",
 	"information_schema_stats_expiry", "time_zone",
@@ -201,6 +201,11 @@ func capabilities(known map[string]string) *Capabilities {
 		c.applied = c.foreign(known["gtid_executed"])
 	}
 	return c
+}
+
+// Server returns a name of the server that differs from those of the others that replicate the same data.
+func (c *Capabilities) Server() string {
+	return strings.Join([]string{c.ServerUUID, c.variables["hostname"], c.variables["port"], c.variables["server_id"]}, " ")
 }
 
 // Has reports whether the server has a system variable of the name. It knows only the variables that mqnotify may set or read.

@@ -192,7 +192,7 @@ func TestAnotherAccount(t *testing.T) {
 			return l.Ready(t.Context())
 		}
 		procedure := "EXECUTE ON PROCEDURE `" + config.DBName + "`."
-		require.NoError(t, ready(procedure+waiting.WakeRoutine, procedure+waiting.TablesRoutine))
+		mysqltest.Eventually(t, "it is woken", func() bool { return ready(procedure+waiting.WakeRoutine, procedure+waiting.TablesRoutine) == nil })
 		require.Error(t, ready(procedure+waiting.TablesRoutine))
 		require.ErrorIs(t, ready(procedure+waiting.WakeRoutine), waiting.ErrNoTrigger)
 		require.ErrorIs(t, ready(), waiting.ErrNoTrigger)
