@@ -46,7 +46,7 @@ func consumed[T any](t *testing.T, db *mqnotify.DB, topic, group string, n int) 
 func TestValues(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := open(t, s.Database(t))
-		require.NoError(t, db.Init(t.Context(), "texts", "bytes", "json", "structs", "maps"))
+		require.NoError(t, db.Init(t.Context(), "texts", "bytes", "json", "structs", "maps", "any"))
 		ctx := t.Context()
 		require.NoError(t, mqnotify.Publish(ctx, db, "texts", "é😀", "", "{"))
 		require.NoError(t, mqnotify.Publish(ctx, db, "bytes", []byte{0, 255}))
@@ -66,6 +66,8 @@ func TestValues(t *testing.T) {
 		require.Equal(t, Order{"Ada", 3}, consumed[Order](t, db, "structs", "g", 2)[0].Value)
 		require.Equal(t, &Order{"Ada", 3}, consumed[*Order](t, db, "structs", "h", 2)[0].Value)
 		require.Equal(t, map[string]int{"a": 1}, consumed[map[string]int](t, db, "maps", "g", 1)[0].Value)
+		require.NoError(t, mqnotify.Publish[any](ctx, db, "any", "text", 1.5, nil))
+		require.Equal(t, []any{"text", 1.5, nil}, values(consumed[any](t, db, "any", "g", 3)))
 	})
 }
 
@@ -120,6 +122,36 @@ func TestRows(t *testing.T) {
 		mysqltest.ExecAll(t, pool, "CREATE TABLE plain (id INT AUTO_INCREMENT PRIMARY KEY, customer TEXT, total INT)", "INSERT INTO plain (customer, total) VALUES ('Ada', 3)")
 		require.Equal(t, Order{"Ada", 3}, consumed[Order](t, db, "plain", "g", 1)[0].Value)
 		require.Equal(t, `{"id":1,"customer":"Ada","total":3}`, consumed[string](t, db, "plain", "h", 1)[0].Value)
+	})
+}
+
+// scanned is a sql.Scanner that expects a time.Time, as types do that embed sql.NullTime.
+type scanned struct{ sql.NullTime }
+
+// Dates without a value, which old tables have, are the zero time. A sql.Scanner may expect a time.
+func TestTimesOfRows(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		db := open(t, s.Database(t))
+		require.NoError(t, db.Init(t.Context()))
+		config := db.Core().Pool()
+		conn, err := config.Connx(t.Context())
+		require.NoError(t, err)
+		defer func() { require.NoError(t, conn.Close()) }()
+		for _, statement := range []string{
+			"SET sql_mode = '', time_zone = '+00:00'",
+			"CREATE TABLE old (id INT AUTO_INCREMENT PRIMARY KEY, at DATETIME, day DATE, own DATETIME)",
+			"INSERT INTO old (at, day, own) VALUES ('0000-00-00', '0000-00-00', '2026-01-02 03:04:05'), (NULL, NULL, NULL)",
+		} {
+			_, err := conn.ExecContext(t.Context(), statement)
+			require.NoError(t, err)
+		}
+		type old struct {
+			At  *time.Time   `db:"at"`
+			Day sql.NullTime `db:"day"`
+			Own scanned      `db:"own"`
+		}
+		at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+		require.Equal(t, []old{{&time.Time{}, sql.NullTime{Valid: true}, scanned{sql.NullTime{Time: at, Valid: true}}}, {}}, values(consumed[old](t, db, "old", "g", 2)))
 	})
 }
 

@@ -21,14 +21,14 @@ import (
 )
 
 // encode returns the payload of a value.
-func encode(value any) ([]byte, error) {
-	switch v := value.(type) {
-	case []byte:
-		return v, nil
-	case json.RawMessage:
-		return v, nil
-	case string:
-		return []byte(v), nil
+func encode[T any](value T) ([]byte, error) {
+	switch v := any(&value).(type) {
+	case *[]byte:
+		return *v, nil
+	case *json.RawMessage:
+		return *v, nil
+	case *string:
+		return []byte(*v), nil
 	}
 	payload, err := json.Marshal(value)
 	if err != nil {
@@ -222,15 +222,18 @@ func set(field reflect.Value, raw json.RawMessage, isBytes bool) error {
 	var err error
 	switch v := field.Addr().Interface().(type) {
 	case *time.Time:
-		if *v, err = time.Parse(time.RFC3339, text); err != nil {
-			*v, err = time.Parse(time.DateOnly, text)
-		}
+		*v, err = parseTime(text)
 		return err
 	case *json.RawMessage:
 		*v = raw
 		return nil
 	case sql.Scanner:
-		return v.Scan([]byte(text))
+		if err = v.Scan([]byte(text)); err != nil { // it may expect what a driver with parseTime gives
+			if at, wrong := parseTime(text); wrong == nil {
+				err = v.Scan(at)
+			}
+		}
+		return err
 	}
 	switch field.Kind() {
 	case reflect.String:
@@ -254,4 +257,15 @@ func set(field reflect.Value, raw json.RawMessage, isBytes bool) error {
 		}
 	}
 	return json.Unmarshal(raw, field.Addr().Interface())
+}
+
+// parseTime reads a time or a date of a row. A date like 0000-00-00 is the zero time, as for the driver.
+func parseTime(text string) (at time.Time, err error) {
+	if strings.HasPrefix(text, "0000-00-00") {
+		return at, nil
+	}
+	if at, err = time.Parse(time.RFC3339, text); err != nil {
+		at, err = time.Parse(time.DateOnly, text)
+	}
+	return at, err
 }

@@ -136,7 +136,7 @@ func TestAwaitSlowQuery(t *testing.T) {
 	})
 }
 
-// Await goes on after attempts to connect that took longer than the timeout in the DSN.
+// Await goes on after attempts to connect that took longer than the timeout in the DSN, or found no free connection.
 func TestAwaitWhileConnectingTimesOut(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
@@ -148,7 +148,9 @@ func TestAwaitWhileConnectingTimesOut(t *testing.T) {
 		far.Timeout = 10 * time.Second
 		far.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
 			if away.Load() {
-				tries.Add(1)
+				if tries.Add(1)%2 == 0 {
+					return nil, &mysql.MySQLError{Number: 1040, Message: "Too many connections"}
+				}
 				return nil, &net.OpError{Op: "dial", Net: network, Err: context.DeadlineExceeded} // as the driver's own dialer
 			}
 			return new(net.Dialer).DialContext(ctx, network, address)

@@ -28,7 +28,7 @@ var (
 	// ErrDenied means that the account lacks a privilege.
 	ErrDenied = errors.New("the account lacks a privilege")
 	// ErrReadOnly means that the server takes no writes.
-	ErrReadOnly = errors.New("the server is read-only")
+	ErrReadOnly = core.ErrReadOnly
 	// ErrNotAcquired means that another session or holder has the lock.
 	ErrNotAcquired = core.ErrNotAcquired
 	// ErrLockLost means that the caller no longer holds the lock, and that another session may hold it. It is in the cause of

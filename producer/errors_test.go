@@ -4,11 +4,13 @@ import (
 	"context"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/go-sql-driver/mysql"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/mqnotify/mqnotify/internal/dberror"
 	"github.com/mqnotify/mqnotify/internal/ident"
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 	"github.com/mqnotify/mqnotify/internal/schema"
@@ -70,6 +72,10 @@ func TestReadOnlyServer(t *testing.T) {
 		require.ErrorIs(t, err, notify.ErrReadOnly)
 		assert.ErrorContains(t, err, "primary")
 		assert.True(t, SafeToRetry(err))
+		err = newProducer(t, user, "x", Options{Mode: modeHandshake}).Run(t.Context())
+		require.ErrorIs(t, err, notify.ErrReadOnly)
+		assert.ErrorContains(t, err, "primary")
+		require.NotErrorIs(t, err, notify.ErrOptions)
 	})
 }
 
@@ -114,4 +120,41 @@ func TestBadCalls(t *testing.T) {
 	require.ErrorIs(t, err, notify.ErrClosed)
 	require.ErrorIs(t, p.Transact(t.Context(), nil), notify.ErrClosed)
 	assert.False(t, SafeToRetry(nil))
+}
+
+// A client's error that a proxy passes on leaves open whether the row is stored.
+func TestRelayedError(t *testing.T) {
+	t.Parallel()
+	err := dberror.Unknown(&mysql.MySQLError{Number: 2013, Message: "Lost connection to MySQL server during query"})
+	require.ErrorIs(t, err, notify.ErrUnknown)
+	require.False(t, SafeToRetry(err))
+}
+
+// An INSERT that waits for a table longer than ReadTimeout is sent again, and its result is known.
+func TestPublishToALockedTable(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+		config := s.Database(t)
+		db := open(t, config)
+		require.NoError(t, schema.Init(t.Context(), db.Pool(), "x", "other"))
+		install(t, db, "other")
+		config.ReadTimeout = 2 * time.Second
+		p := newProducer(t, open(t, config), "x", Options{})
+		_, err := p.Publish(t.Context(), Message{})
+		require.NoError(t, err)
+		knowsCalls(t, p)
+		conn, err := db.Pool().Conn(t.Context())
+		require.NoError(t, err)
+		defer func() { require.NoError(t, conn.Close()) }()
+		_, err = conn.ExecContext(t.Context(), "LOCK TABLES x WRITE")
+		require.NoError(t, err)
+		published := mysqltest.Result(func() error {
+			_, err := p.Publish(t.Context(), Message{})
+			return err
+		})
+		mysqltest.Window(t, 2*config.ReadTimeout)
+		_, err = conn.ExecContext(t.Context(), "UNLOCK TABLES")
+		require.NoError(t, err)
+		require.NoError(t, mysqltest.Receive(t, published))
+		require.Equal(t, 2, count(t, db, "x"))
+	})
 }

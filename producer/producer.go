@@ -24,6 +24,7 @@ import (
 	"github.com/mqnotify/mqnotify/internal/core"
 	"github.com/mqnotify/mqnotify/internal/ident"
 	"github.com/mqnotify/mqnotify/internal/server"
+	"github.com/mqnotify/mqnotify/internal/waiting"
 	"github.com/mqnotify/mqnotify/notify"
 )
 
@@ -98,7 +99,7 @@ func New(db *notify.DB, topic string, options Options) (*Producer, error) {
 		into:  "INSERT INTO " + ident.Quote(topic) + " (headers, payload) VALUES ",
 		log:   options.Logger.With("topic", topic),
 		batch: batch,
-		waker: core.NewWaker(db, topic, options.Logger),
+		waker: core.NewWaker(db, topic, waiting.Insert, options.Logger),
 	}
 	if options.SetFlag {
 		p.hint = func(ctx context.Context) error { return notify.Flag{Topic: topic}.Set(ctx, db.Pool()) }

@@ -134,7 +134,7 @@ func (p *Producer) insertAndWake(ctx context.Context, conn *sql.Conn, plan plan)
 	// The driver skips to the first statement that returns rows.
 	rows, err := conn.QueryContext(ctx, beforeInsert+query+afterInsert, append(args, p.topic)...)
 	if server.Is(err, server.ErrQueryInterrupted, server.ErrStatementTime, server.ErrExecutionTime,
-		server.ErrServerShutdown, server.ErrConnectionKilled, server.ErrNotPrepared) {
+		server.ErrServerShutdown, server.ErrConnectionKilled, server.ErrNotPrepared, server.ErrAccountLimit) {
 		return nil, false, fmt.Errorf("insert: %v", err) //nolint:errorlint // it may have happened after the commit
 	}
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 	"github.com/mqnotify/mqnotify/internal/core"
 	"github.com/mqnotify/mqnotify/internal/schema"
 	"github.com/mqnotify/mqnotify/internal/server"
+	"github.com/mqnotify/mqnotify/internal/waiting"
 	"github.com/mqnotify/mqnotify/notify"
 )
 
@@ -94,7 +95,7 @@ func New(db *notify.DB, name string, options Options) (*Queue, error) {
 		options.Logger = slog.Default()
 	}
 	log := options.Logger.With("queue", name)
-	return &Queue{db: db, name: name, log: log, waker: core.NewWaker(db, schema.TaskTable, log)}, nil
+	return &Queue{db: db, name: name, log: log, waker: core.NewWaker(db, schema.TaskTable, waiting.Insert, log)}, nil
 }
 
 // Ordered reports whether the queue is Options.Ordered. It reads this once. The error is ErrNotFound if the queue does not exist.

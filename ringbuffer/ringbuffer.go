@@ -104,7 +104,7 @@ func Open(db *notify.DB, name string) (*Buffer, error) {
 	if err := checkName(name); err != nil {
 		return nil, err
 	}
-	return &Buffer{db: db, name: name, waker: core.NewWaker(db, schema.RingTable, slog.Default())}, nil
+	return &Buffer{db: db, name: name, waker: core.NewWaker(db, schema.RingTable, waiting.Update, slog.Default())}, nil
 }
 
 // Close makes Append and Read fail with notify.ErrClosed. It may be called twice.
@@ -164,7 +164,7 @@ func (b *Buffer) Append(ctx context.Context, payloads ...[]byte) (last uint64, e
 	if err != nil {
 		return 0, b.error("append to", err)
 	}
-	b.waker.WakeAlways() // the change is an UPDATE of the head
+	b.waker.Wake()
 	return last, nil
 }
 

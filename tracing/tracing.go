@@ -30,6 +30,7 @@ func Inject(ctx context.Context, m *producer.Message) {
 	}
 	headers := make(map[string]string, len(m.Headers)+2)
 	maps.Copy(headers, m.Headers)
+	delete(headers, "tracestate") // of another trace
 	propagation.TraceContext{}.Inject(ctx, propagation.MapCarrier(headers))
 	m.Headers = headers
 }

@@ -32,6 +32,10 @@ func TestInjectAndContext(t *testing.T) {
 	got := trace.SpanContextFromContext(tracing.Context(context.Background(), consumer.Message{Headers: m.Headers}))
 	assert.True(t, got.Equal(span.WithRemote(true)))
 
+	forwarded := producer.Message{Headers: map[string]string{"traceparent": "of another trace", "tracestate": "a=1"}}
+	tracing.Inject(ctx, &forwarded)
+	assert.NotContains(t, forwarded.Headers, "tracestate")
+
 	plain := producer.Message{}
 	tracing.Inject(context.Background(), &plain)
 	assert.Nil(t, plain.Headers)

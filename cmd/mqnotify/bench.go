@@ -77,6 +77,11 @@ func (a *app) bench(ctx context.Context, o benchOptions, suites []string) error 
 	if err != nil {
 		return err
 	}
+	if o.plot != "" {
+		if err := bench.CheckPlot(o.plot); err != nil {
+			return usagef("--plot: %w", err)
+		}
+	}
 	shown := time.Now()
 	o.Progress = func(suite string, done, of int) {
 		if time.Since(shown) > 5*time.Second {

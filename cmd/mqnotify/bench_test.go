@@ -70,7 +70,7 @@ func TestBench(t *testing.T) {
 
 func TestBenchWrong(t *testing.T) {
 	for _, args := range [][]string{
-		{"bench", "speed"}, {"bench", "--rounds", "0"}, {"bench", "--rows", "-1"}, {"bench", "--listeners", "0"}, {"bench", "--for", "1ms"},
+		{"bench", "speed"}, {"bench", "--plot", "x.nope"}, {"bench", "--plot", "/nowhere/x.svg"}, {"bench", "--rounds", "0"}, {"bench", "--rows", "-1"}, {"bench", "--listeners", "0"}, {"bench", "--for", "1ms"},
 	} {
 		fail(t, 2, nil, args...)
 	}

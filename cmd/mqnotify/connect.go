@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"path/filepath"
 	"strings"
 	"time"
@@ -157,7 +158,9 @@ func (a *app) awaitServer(parent context.Context) error {
 	var last error
 	for said := false; ; said = true {
 		err := db.Pool().PingContext(ctx)
-		if parent.Err() != nil || !server.ConnectionLost(err) && !server.Busy(err) {
+		var failed *net.OpError
+		refused := errors.As(err, &failed) && failed.Op == "remote error" // the server's TLS refuses the client
+		if parent.Err() != nil || refused || !server.ConnectionLost(err) && !server.Busy(err) {
 			return nil // the server answered; the command itself reports a refusal, by the server or by the check of its certificate
 		}
 		if ctx.Err() != nil {

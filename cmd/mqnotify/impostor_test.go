@@ -115,7 +115,7 @@ func (i *impostor) serve(conn net.Conn) error {
 	}
 	encrypted := len(response) == 32 // the length of a request for TLS
 	if encrypted {
-		secure := tls.Server(conn, &tls.Config{Certificates: []tls.Certificate{*i.certificate}}) //nolint:gosec // the impostor plays an attacker
+		secure := tls.Server(conn, &tls.Config{Certificates: []tls.Certificate{*i.certificate}, MinVersion: tls.VersionTLS13}) //nolint:gosec // the impostor plays an attacker
 		conn = secure
 		if _, sequence, err = readPacket(conn); err != nil {
 			return err
@@ -197,6 +197,15 @@ func TestImpostor(t *testing.T) {
 			}
 		}
 	}
+	// Nor does it wait for a server that refuses the client's version of TLS.
+	cnf := filepath.Join(folder, "my.cnf")
+	host, port, err := net.SplitHostPort(newImpostor(t, true).addr)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(cnf, []byte("[client]\nhost="+host+"\nport="+port+"\nssl-mode=REQUIRED\ntls-version=TLSv1.2\ndatabase=shop\n"), 0o600))
+	r := mqnotify(t, nil, "", "status", "orders", "--defaults-file", cnf, "--wait")
+	require.Equal(t, exitFailed, r.code)
+	require.Contains(t, r.err, "protocol version")
+
 	for _, form := range []string{"ca:" + ca, "sha256:" + strings.ToUpper(fingerprint)} { // the right server gets the password
 		config, err := dsn.Parse("me:" + password + "@tcp(" + genuine.addr + ")/shop")
 		require.NoError(t, err)

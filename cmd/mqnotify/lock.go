@@ -117,8 +117,9 @@ func (a *app) lock(ctx context.Context, o lockOptions, name string, args []strin
 	if err != nil {
 		return err
 	}
-	if slices.Contains(above, lock) {
-		return fmt.Errorf("a command above this one holds the lock %q and waits for this one to end, so both would wait forever: give the two locks different names", name)
+	inherited := slices.Contains(above, lock) // the command that took it may have ended, and this one may have outlived it
+	if inherited {
+		o.waits, o.timeout = false, 0
 	}
 	done := a.reportWait(ctx, o, db, name, above)
 	held, err := o.take(ctx, mutex)
@@ -126,6 +127,8 @@ func (a *app) lock(ctx context.Context, o lockOptions, name string, args []strin
 	switch {
 	case err != nil && ctx.Err() != nil:
 		return fmt.Errorf("the command was not run: %w", err)
+	case errors.Is(err, notify.ErrNotAcquired) && inherited:
+		return fmt.Errorf("a command above this one holds the lock %q and waits for this one to end, so both would wait forever: give the two locks different names", name)
 	case errors.Is(err, notify.ErrNotAcquired):
 		a.log.InfoContext(ctx, "another session holds the lock: the command is not run", "lock", name)
 		return &exitError{code: o.notGot}

@@ -34,6 +34,27 @@ func TestLockNested(t *testing.T) {
 	})
 }
 
+// A command that has outlived the lock under which it began can take it.
+func TestLockOutlived(t *testing.T) {
+	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+		config, _ := database(t, s)
+		path, err := program()
+		require.NoError(t, err)
+		folder := t.TempDir()
+		gate, out := filepath.Join(folder, "gate"), filepath.Join(folder, "out")
+		p := launch(t, config, nil, "lock", "deploy", "--inherit-dsn", "--", "sh", "-c",
+			`setsid sh -c 'while ! [ -e `+gate+` ]; do sleep 0.05; done; "$0" lock deploy -- echo ran >`+out+` 2>&1' "$0" >/dev/null 2>&1 </dev/null & echo begun`, path)
+		require.Equal(t, exitDone, p.code(t), p.err.String())
+		require.NoError(t, os.WriteFile(gate, nil, 0o600))
+		var text []byte
+		mysqltest.Eventually(t, "it has run", func() bool {
+			text, err = os.ReadFile(out)
+			return err == nil && len(text) > 0
+		})
+		require.Equal(t, "ran\n", string(text))
+	})
+}
+
 // Two commands that take two locks in opposite orders wait forever. After some seconds each says which session holds the lock
 // that it waits for, and which locks are held above it.
 func TestLocksInOppositeOrders(t *testing.T) {

@@ -21,7 +21,10 @@ func (a *app) stopOnSignals(ctx context.Context) context.Context {
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	a.child.stopWithUs()
 	signals := make(chan os.Signal, 2)
-	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	signal.Notify(signals, syscall.SIGTERM)
+	if !signal.Ignored(os.Interrupt) { // as in the background of a script
+		signal.Notify(signals, os.Interrupt)
+	}
 	ctx, stop := context.WithCancel(ctx)
 	go func() {
 		a.child.passed(<-signals)

@@ -51,6 +51,19 @@ func Plot(file string, figures []Figure) error {
 	return nil
 }
 
+// CheckPlot tries whether Plot can write the file. It creates the file.
+func CheckPlot(file string) error {
+	_, err := draw.NewFormattedCanvas(vg.Inch, vg.Inch, strings.TrimPrefix(filepath.Ext(file), "."))
+	if err != nil {
+		return err
+	}
+	out, err := os.OpenFile(file, os.O_CREATE|os.O_WRONLY, 0o666)
+	if err != nil {
+		return err
+	}
+	return out.Close()
+}
+
 // distributions draws the distributions of all times. It returns nil if there are none.
 func distributions(figures []Figure) (*plot.Plot, error) {
 	p := plot.New()

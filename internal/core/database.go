@@ -1,6 +1,7 @@
 package core
 
 import (
+	"cmp"
 	"database/sql"
 	"errors"
 	"fmt"
@@ -75,8 +76,11 @@ func OpenConfig(config *mysql.Config) (*DB, error) {
 	several := config.Clone()
 	several.MultiStatements = true
 	if several.ReadTimeout == 0 {
-		// After a KILL between two statements of a packet the server sends no further answer. An INSERT waits less than this.
+		// After a KILL between two statements of a packet the server sends no further answer.
 		several.ReadTimeout = 2 * time.Minute
+	}
+	for _, name := range []string{"lock_wait_timeout", "innodb_lock_wait_timeout"} { // an answer must come within ReadTimeout
+		several.Params[name] = fmt.Sprintf("CAST(LEAST(%s, %d) AS UNSIGNED)", cmp.Or(several.Params[name], "@@"+name), max(1, int(several.ReadTimeout.Seconds())/2))
 	}
 	packets, err := server.NewConnector(several)
 	if err != nil {

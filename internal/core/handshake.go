@@ -37,11 +37,19 @@ var errSeveralServers = fmt.Errorf("%w: the mode \"handshake\" on one of several
 // NewHandshakeSession connects a session for one side of a handshake. It returns ErrOptions if other servers take writes, too.
 func NewHandshakeSession(ctx context.Context, db *DB) (*Session, error) {
 	session, err := NewSession(ctx, db, SessionOptions{})
-	if err == nil && session.Capabilities().WritersElsewhere() {
-		_ = session.Close()
-		return nil, errSeveralServers
+	if err != nil {
+		return nil, err
 	}
-	return session, err
+	switch caps := session.Capabilities(); {
+	case caps.ReadOnly && !caps.Galera && !caps.MultiPrimary:
+		err = fmt.Errorf("%w: connect to the primary", ErrReadOnly)
+	case caps.WritersElsewhere():
+		err = errSeveralServers
+	default:
+		return session, nil
+	}
+	_ = session.Close()
+	return nil, err
 }
 
 // NewHandshake returns the consumer's side on the lock of the name. The session becomes the waiter's and is closed with it. waits

@@ -36,6 +36,7 @@ func (db *DB) Wake(ctx context.Context, table string) error {
 type Waker struct {
 	db    *DB
 	table string
+	event waiting.Events
 	log   *slog.Logger
 
 	mu      sync.Mutex
@@ -47,9 +48,9 @@ type Waker struct {
 	calls   sync.WaitGroup
 }
 
-// NewWaker returns a Waker. It does not connect. The caller closes it.
-func NewWaker(db *DB, table string, log *slog.Logger) *Waker {
-	return &Waker{db: db, table: table, log: log}
+// NewWaker returns a Waker for changes of the kind. It does not connect. The caller closes it.
+func NewWaker(db *DB, table string, event waiting.Events, log *slog.Logger) *Waker {
+	return &Waker{db: db, table: table, event: event, log: log}
 }
 
 // Wake starts a call of mqnotify_wake and does not wait for it. Several Wakes may share one call, which begins after all of them. A
@@ -62,7 +63,7 @@ func (w *Waker) Wake() {
 	}
 }
 
-// WakeAlways is Wake for a change that is not an INSERT: it calls mqnotify_wake even if the table has a wake trigger.
+// WakeAlways is Wake for a change of another kind: it calls mqnotify_wake even if the table has a wake trigger.
 func (w *Waker) WakeAlways() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -133,7 +134,7 @@ func (w *Waker) ask(ctx context.Context) error {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.useless, w.asked = err != nil || triggers[w.table]&waiting.Insert != 0, time.Now()
+	w.useless, w.asked = err != nil || triggers[w.table]&w.event != 0, time.Now()
 	return nil
 }
 

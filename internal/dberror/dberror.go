@@ -36,7 +36,7 @@ func Explain(err error, what, roles string) error {
 // Unknown returns a notify.ErrUnknown if err leaves open whether a commit happened. An error of the server is an answer, because
 // the server rolls back a statement that fails. Two errors of the driver mean that nothing was sent, and NotStored marks others.
 func Unknown(err error) error {
-	if err == nil || server.Number(err) != 0 || errors.Is(err, driver.ErrBadConn) || errors.Is(err, mysql.ErrPktTooLarge) ||
+	if err == nil || server.Number(err) != 0 && !server.Relayed(err) || errors.Is(err, driver.ErrBadConn) || errors.Is(err, mysql.ErrPktTooLarge) ||
 		errors.As(err, new(notStoredError)) {
 		return err
 	}

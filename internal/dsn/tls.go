@@ -104,6 +104,9 @@ func (s *tlsSettings) apply(cfg *mysql.Config, onSocket bool) error {
 		return err
 	}
 	if mode == modeVerifyCA {
+		if cfg.TLS.RootCAs == nil { // the system's authorities vouch for any host
+			return s.mode.errorf("ssl-mode=VERIFY_CA needs ssl-ca; VERIFY_IDENTITY also works with the system's authorities")
+		}
 		// Verify the chain here, because crypto/tls would also verify the
 		// host name, which VERIFY_CA ignores.
 		cfg.TLS.InsecureSkipVerify = true
@@ -112,8 +115,7 @@ func (s *tlsSettings) apply(cfg *mysql.Config, onSocket bool) error {
 	return nil
 }
 
-// verifyChain returns a check that the server's certificate leads to one of
-// roots, or to one of the system's if roots is nil.
+// verifyChain returns a check that the server's certificate leads to one of roots.
 func verifyChain(roots *x509.CertPool) func(tls.ConnectionState) error {
 	return func(state tls.ConnectionState) error {
 		options := x509.VerifyOptions{Roots: roots, Intermediates: x509.NewCertPool()}

@@ -119,10 +119,8 @@ func TestTLSVerifies(t *testing.T) {
 	assert.ErrorAs(t, err, new(x509.HostnameError))
 
 	// Without ssl-ca the system's CAs are used, which do not include the test's.
-	for _, mode := range []string{"VERIFY_CA", "VERIFY_IDENTITY"} {
-		_, err = ours.connect(t, "ssl-mode="+mode)
-		assert.Error(t, err, mode)
-	}
+	_, err = ours.connect(t, "ssl-mode=VERIFY_IDENTITY")
+	assert.Error(t, err)
 	for _, mode := range []string{"PREFERRED", "REQUIRED"} {
 		_, err = stranger.connect(t, "ssl-mode="+mode+"\nssl-ca="+ours.path("ca"))
 		assert.NoError(t, err, "%s does not verify, as with mysql", mode)
@@ -155,6 +153,16 @@ func TestTLSShowsTheClientsCertificate(t *testing.T) {
 	require.Len(t, shown, 1)
 	assert.Equal(t, "client", shown[0].Subject.CommonName)
 
+	options := "[client]\nssl-mode=REQUIRED\ntls-version=TLSv1.3\nssl-cert=" + ca.path("client") + "\nssl-key=" + ca.path("client-key")
+	cfg, err := FromDefaultsFile(write(t, "my.cnf", options))
+	require.NoError(t, err)
+	require.NoError(t, SetTLS(cfg, "ca:"+ca.path("ca")))
+	assert.Len(t, cfg.TLS.Certificates, 1)
+	assert.Equal(t, uint16(tls.VersionTLS13), cfg.TLS.MinVersion)
+	assert.False(t, cfg.TLS.InsecureSkipVerify)
+
+	_, err = FromDefaultsFile(write(t, "my.cnf", "[client]\nssl-mode=VERIFY_CA"))
+	assert.ErrorContains(t, err, "my.cnf:2: ssl-mode=VERIFY_CA needs ssl-ca")
 	_, err = FromDefaultsFile(write(t, "my.cnf", "[client]\nssl-cert="+ca.path("client")+"\nssl-key="+ca.path("server-key")))
 	assert.ErrorContains(t, err, "my.cnf:2: ssl-cert and ssl-key: ")
 	_, err = FromDefaultsFile(write(t, "my.cnf", "[client]\nssl-ca="+ca.path("client-key")))
@@ -194,7 +202,7 @@ func TestTLSModes(t *testing.T) {
 		"skip-ssl\nssl-verify-server-cert":         off,
 		"skip-ssl-verify-server-cert":              preferred,
 		"skip-ssl\nssl-mode=VERIFY_IDENTITY":       identity,
-		"loose-ssl-mode=VERIFY_CA":                 chain,
+		withCA + "loose-ssl-mode=VERIFY_CA":        chain,
 	} {
 		t.Run(options, func(t *testing.T) {
 			cfg, err := FromDefaultsFile(write(t, "my.cnf", "[client]\n"+options))

@@ -31,9 +31,13 @@ func (e *FingerprintError) Error() string {
 	return "the server's certificate is not the one of tls=sha256:...: it has the fingerprint " + e.Got
 }
 
-// SetTLS sets the TLS configuration of cfg to value, and replaces an earlier one; see TLSForms. Its errors show no value.
+// SetTLS sets how cfg verifies the server; see TLSForms. Of an earlier TLS configuration it keeps the client's certificate and the versions.
+// Its errors show no value.
 func SetTLS(cfg *mysql.Config, value string) error {
 	config := &tls.Config{MinVersion: tls.VersionTLS12}
+	if before := cfg.TLS; before != nil {
+		config.Certificates, config.MinVersion, config.MaxVersion = before.Certificates, max(config.MinVersion, before.MinVersion), before.MaxVersion
+	}
 	file, isCA := strings.CutPrefix(value, "ca:")
 	pin, isPin := strings.CutPrefix(value, "sha256:")
 	switch {

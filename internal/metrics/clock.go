@@ -34,7 +34,7 @@ func (c *Clock) Run(ctx context.Context, db *notify.DB) {
 		}
 		began := time.Now()
 		var micros int64
-		err := db.Pool().GetContext(ctx, &micros, "SELECT CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED)")
+		err := db.Pool().GetContext(ctx, &micros, "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))")
 		took := time.Since(began)
 		wait.Reset(5 * time.Second)
 		if err != nil {

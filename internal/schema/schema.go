@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -80,11 +81,13 @@ func Init(ctx context.Context, db Conn, topics ...string) error {
 			return err
 		})
 	}
+	var tables string // of mqnotify that exist
 	for i, m := range migrations {
-		if i > 0 && have.Valid && int64(m.version) <= have.Int64 {
-			continue
-		}
+		noted := i > 0 && have.Valid && int64(m.version) <= have.Int64
 		for _, statement := range m.statements {
+			if noted && slices.Contains(strings.Split(tables, ","), tableOf(statement)) {
+				continue // not executed again, because an account may lack the privileges
+			}
 			if err := exec(statement); err != nil {
 				return fmt.Errorf("schema: apply %s: %w", m.name, err)
 			}
@@ -97,6 +100,14 @@ func Init(ctx context.Context, db Conn, topics ...string) error {
 			if have.Int64 > int64(Newest()) {
 				return fmt.Errorf("schema: %w: they have version %d, and this mqnotify knows %d: update mqnotify", ErrNewer, have.Int64, Newest())
 			}
+			row = db.QueryRowContext(ctx, "SELECT COALESCE(GROUP_CONCAT(TABLE_NAME), '') FROM information_schema.TABLES"+
+				" WHERE TABLE_SCHEMA = DATABASE() AND LEFT(TABLE_NAME, 9) = 'mqnotify_'")
+			if err := row.Scan(&tables); err != nil {
+				return fmt.Errorf("schema: read the tables: %w", err)
+			}
+			continue
+		}
+		if noted {
 			continue
 		}
 		if err := exec("INSERT IGNORE INTO "+VersionTable+" (version) VALUES (?)", m.version); err != nil {
@@ -110,6 +121,14 @@ func Init(ctx context.Context, db Conn, topics ...string) error {
 	}
 	return nil
 }
+
+// tableOf returns the table that a statement of a migration makes.
+func tableOf(statement string) string {
+	name, _, _ := strings.Cut(strings.TrimPrefix(statement, createTable), " ")
+	return name
+}
+
+const createTable = "CREATE TABLE IF NOT EXISTS "
 
 // Script returns the SQL of everything that Init does on an empty database, for a reader or an
 // administrator.

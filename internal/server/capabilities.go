@@ -48,6 +48,9 @@ var variables = []string{
 	"gtid_executed", "gtid_slave_pos", "group_replication_view_change_uuid",
 }
 
+// shownChars is the length from which on SHOW VARIABLES may cut a value short: MySQL shows 1024 characters.
+const shownChars = 1000
+
 // Queryer runs a statement. *sql.DB, *sql.Conn and their sqlx equivalents implement it.
 type Queryer interface {
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
@@ -72,6 +75,14 @@ func Discover(ctx context.Context, q Queryer) (*Capabilities, error) {
 	}
 	if err := rows.Err(); err != nil {
 		return nil, fmt.Errorf("server: read variables: %w", err)
+	}
+	for _, name := range []string{"gtid_executed", "gtid_slave_pos"} {
+		if len(known[name]) < shownChars {
+			continue
+		}
+		if known[name], err = one[string](ctx, q, "SELECT @@GLOBAL."+name); err != nil {
+			return nil, fmt.Errorf("server: read %s: %w", name, err)
+		}
 	}
 	c := capabilities(known)
 	// Without GTIDs, which MariaDB always has, only the channels show whether a server is a replica.

@@ -15,6 +15,7 @@ import (
 const (
 	ErrCheckRead              = 1020 // MariaDB: a row has changed since the transaction's snapshot
 	ErrDiskFull               = 1021
+	ErrTableReadOnly          = 1036 // --innodb-read-only
 	ErrOutOfMemory            = 1037
 	ErrOutOfSortMemory        = 1038
 	ErrTooManyConnections     = 1040
@@ -72,6 +73,7 @@ const (
 	ErrSignal                 = 1644 // a trigger of the user refuses a row
 	ErrReadOnlyTransaction    = 1792
 	ErrReadOnlyMode           = 1836
+	ErrEngineReadOnly         = 1874
 	ErrConnectionKilled       = 1927 // MariaDB
 	ErrOfflineMode            = 3032
 	ErrUserLockDeadlock       = 3058
@@ -88,6 +90,7 @@ const (
 	ErrConvertString          = 3854 // a text that the column's character set can't represent
 	ErrStatementTime          = 1969 // MariaDB's max_statement_time
 	ErrExecutionTime          = 3024 // MySQL's max_execution_time
+	ErrSchemaReadOnly         = 3989 // MySQL's ALTER DATABASE ... READ ONLY = 1
 	ErrConstraintFailed       = 4025 // MariaDB
 	ErrIdleTimeout            = 4031 // MySQL sends it before it closes an idle connection
 	ErrNoBackend              = 9001 // ProxySQL reaches no server
@@ -110,7 +113,7 @@ func Is(err error, numbers ...uint16) bool {
 
 // ReadOnly reports whether err means that the server, or the session, takes no writes.
 func ReadOnly(err error) bool {
-	return Is(err, ErrOptionPreventsWrite, ErrReadOnlyTransaction, ErrReadOnlyMode)
+	return Is(err, ErrOptionPreventsWrite, ErrReadOnlyTransaction, ErrReadOnlyMode, ErrTableReadOnly, ErrEngineReadOnly, ErrSchemaReadOnly)
 }
 
 // NoPrivilege reports whether err means that the account lacks a privilege.
@@ -127,24 +130,30 @@ func ConnectionLost(err error) bool {
 	var netErr net.Error
 	return errors.Is(err, driver.ErrBadConn) || errors.Is(err, mysql.ErrInvalidConn) ||
 		errors.Is(err, sql.ErrConnDone) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
-		errors.As(err, &netErr) ||
+		errors.As(err, &netErr) || Relayed(err) ||
 		Is(err, ErrServerShutdown, ErrConnectionKilled, ErrIdleTimeout, ErrQueryInterrupted,
 			ErrNetRead, ErrNetReadInterrupted, ErrNetWrite, ErrNetWriteInterrupted)
+}
+
+// Relayed reports whether err is a client's error, such as 2013, that a proxy passes on as an error of the server: the proxy has lost its
+// connection to the server.
+func Relayed(err error) bool {
+	number := Number(err)
+	return number >= 2000 && number < 3000
 }
 
 // Busy reports whether err means that the server accepts no work now, and may accept it later.
 func Busy(err error) bool {
 	return Is(err, ErrTooManyConnections, ErrTooManyUserConnections, ErrAccountLimit, ErrOfflineMode, ErrTooManyStatements, ErrNoThread,
 		ErrNotPrepared, ErrGroupState, ErrGroupBefore, ErrGroupAfter, ErrGroupStops, ErrHookFailed, ErrErrorDuringCommit,
-		ErrDiskFull, ErrTableFull, ErrLockTableFull, ErrOutOfMemory, ErrOutOfSortMemory, ErrOutOfResources)
+		ErrNoBackend, ErrDiskFull, ErrTableFull, ErrLockTableFull, ErrOutOfMemory, ErrOutOfSortMemory, ErrOutOfResources)
 }
 
 // Permanent reports whether err is an error of the server that stays until a person changes something. Callers exclude a duplicate
 // key and a missing table where these may pass.
 func Permanent(err error) bool {
 	number := Number(err)
-	passing := number >= 2000 && number < 3000 || // a client's errors, which a proxy passes on
-		Is(err, ErrStatementTime, ErrExecutionTime, ErrTooManyTransactions, ErrNoBackend)
+	passing := Is(err, ErrStatementTime, ErrExecutionTime, ErrTooManyTransactions)
 	return number != 0 && !passing && !ConnectionLost(err) && !Retryable(err) && !ReadOnly(err) && !Busy(err)
 }
 

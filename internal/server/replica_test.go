@@ -1,9 +1,12 @@
 package server
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/go-sql-driver/mysql"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -88,5 +91,30 @@ func TestReplicaWithoutGTIDs(t *testing.T) {
 		c, err = Discover(t.Context(), db)
 		require.NoError(t, err)
 		assert.True(t, c.Replica && c.WritersElsewhere())
+	})
+}
+
+// A server that has the transactions of many former servers is no replica.
+func TestManyGTIDs(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, shared *mysqltest.Server) {
+		if shared.IsMariaDB() {
+			t.Skip("MariaDB's positions are short")
+		}
+		s := shared.Start(t, "--gtid-mode=ON", "--enforce-gtid-consistency=ON")
+		var sets []string
+		for i := range 40 {
+			sets = append(sets, fmt.Sprintf("00000000-0000-0000-0000-%012d:1", i))
+		}
+		_, err := s.Admin(t).Exec("SET GLOBAL gtid_purged = '+" + strings.Join(sets, ",") + "'")
+		require.NoError(t, err)
+		config := s.Database(t)
+		for _, config := range []*mysql.Config{config, s.User(t, config, "ALL ON "+config.DBName+".*")} {
+			db := open(t, config)
+			c, err := Discover(t.Context(), db)
+			require.NoError(t, err)
+			grows, err := c.Growth().Grows(t.Context(), db)
+			require.NoError(t, err)
+			require.False(t, grows)
+		}
 	})
 }
