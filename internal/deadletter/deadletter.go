@@ -52,7 +52,11 @@ func Write(ctx context.Context, db notify.Tx, l Letter) error {
 		return err
 	}
 	room := most - headerBytes - len(l.Payload) - other
-	if room < len(reason) && l.IsRow {
+	large := room < len(reason)
+	if large && !l.IsRow { // copyMessage copies it within the server
+		headers, l.Payload, room = nil, []byte{}, most
+	}
+	if large && l.IsRow {
 		note := fmt.Sprintf(" (the row's JSON is not stored: it has %d bytes, and the server takes %d, see max_allowed_packet)", len(l.Payload), most)
 		reason, room = cut(reason, MaxError-len(note))+note, most
 		l.Payload = []byte{}
@@ -63,13 +67,13 @@ func Write(ctx context.Context, db notify.Tx, l Letter) error {
 		return err
 	}
 	defer func() { _ = stmt.Close() }()
-	if _, err = stmt.ExecContext(ctx, l.Topic, l.Group, l.ID, headers, l.Payload, l.Attempts, reason); err != nil || !l.IsRow {
+	if _, err = stmt.ExecContext(ctx, l.Topic, l.Group, l.ID, headers, l.Payload, l.Attempts, reason); err != nil || !l.IsRow && !large {
 		return err
 	}
 	return copyMessage(ctx, db, l)
 }
 
-// copyMessage replaces the columns by the message, if the topic is a message table.
+// copyMessage replaces what is stored by the message, if the topic is a message table.
 func copyMessage(ctx context.Context, db notify.Tx, l Letter) error {
 	var database string
 	if err := db.QueryRowContext(ctx, "SELECT DATABASE()").Scan(&database); err != nil {
