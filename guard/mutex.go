@@ -218,22 +218,24 @@ func With(ctx context.Context, m *Mutex, f func(ctx context.Context) error) erro
 	return errors.Join(err, held.Release(ctx))
 }
 
-// persist tries until it gets the lock, an error occurs, or ctx ends. The waits grow
-// from 5 to 250 ms, and half of each is random, so that callers do not try at the same
-// time. There is no queue: any of them may get the lock first.
+// persist tries until it gets the lock, an error occurs, or ctx ends. Once the server has answered, its absence is no error. The waits
+// grow from 5 to 250 ms, and half of each is random, so that callers do not try at the same time. There is no queue: any of them may
+// get the lock first.
 func persist(ctx context.Context, try func(ctx context.Context) (Held, error)) (Held, error) {
 	waits := &notify.Fibonacci{Min: 5 * time.Millisecond, Max: 250 * time.Millisecond, Jitter: 0.5}
-	var refused error
+	var refused, last error
 	for {
 		held, err := try(ctx)
 		switch {
 		case errors.Is(err, notify.ErrNotAcquired):
-			refused = err
+			refused, last = err, err
+		case refused != nil && ctx.Err() == nil && (server.ConnectionLost(err) || server.Busy(err) || server.ReadOnly(err)):
+			last = err
 		case err == nil || ctx.Err() == nil || refused == nil || errors.Is(err, errAfter):
 			return held, err
 		}
 		if cause := server.Pause(ctx, waits.NextBackOff()); cause != nil {
-			return nil, fmt.Errorf("%w: %w", refused, cause)
+			return nil, fmt.Errorf("%w: %w", last, cause)
 		}
 	}
 }

@@ -2,6 +2,8 @@ package guard_test
 
 import (
 	"context"
+	"net"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -10,6 +12,7 @@ import (
 
 	"github.com/mqnotify/mqnotify/guard"
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/internal/server"
 	"github.com/mqnotify/mqnotify/notify"
 )
 
@@ -101,6 +104,45 @@ func TestLockWaitsThroughARestart(t *testing.T) {
 		s.Restart(t)
 		require.NoError(t, mysqltest.Receive(t, got))
 		require.ErrorIs(t, holder.Release(t.Context()), notify.ErrLockLost)
+	})
+}
+
+// tells counts dials, and writes to the connections.
+type tells struct {
+	net.Conn
+	writes *atomic.Int64
+}
+
+func (c tells) Write(p []byte) (int, error) {
+	c.writes.Add(1)
+	return c.Conn.Write(p)
+}
+
+// So does a wait for a lock in a table, however long the server is away.
+func TestTableLockWaitsThroughARestart(t *testing.T) {
+	mysqltest.Each(t, func(t *testing.T, shared *mysqltest.Server) {
+		s := shared.Start(t)
+		db, config := openState(t, s)
+		var dials, writes atomic.Int64
+		config.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
+			dials.Add(1)
+			conn, err := new(net.Dialer).DialContext(ctx, network, address)
+			return tells{conn, &writes}, err
+		}
+		waits := openDB(t, config)
+		holder, err := mutexes["lease"](db, "x")
+		require.NoError(t, err)
+		held := mustLock(t, holder)
+		m, err := mutexes["lease"](waits, "x")
+		require.NoError(t, err)
+		got := lockedOnce(t, m)
+		require.Eventually(t, func() bool { return writes.Load() > 20 }, patience, tick) // it has been refused several times
+		s.Kill()
+		before := dials.Load()
+		mysqltest.Eventually(t, "it tries more often than one attempt does", func() bool { return dials.Load() > before+2*server.Attempts })
+		s.Restart(t)
+		_ = held.Release(t.Context()) // it may have lapsed
+		require.NoError(t, mysqltest.Receive(t, got))
 	})
 }
 
