@@ -82,7 +82,7 @@ func (c *Consumer) Run(ctx context.Context, handler Handler) error {
 			return err
 		case ctx.Err() != nil: // the end of ctx probably caused err
 			return nil //nolint:nilerr // the end of the context is how Run is stopped
-		case !l.reached || !l.began && !l.stoodBy && (server.ReadOnly(err) || errors.Is(err, errReplica)):
+		case !l.reached || !l.began && !l.stoodBy && (server.ReadOnly(err) || errors.Is(err, notify.ErrReadOnly) || errors.Is(err, errReplica)):
 			return err
 		}
 		if l.joined {

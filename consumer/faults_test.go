@@ -135,6 +135,7 @@ func readOnlyServer(t *testing.T, own *mysqltest.Server) {
 	err = run(t, db, "orders", Options{Group: "other", From: "beginning"}, alone.handler()).wait(t)
 	require.EqualValues(t, 1290, number(err), "%v", err)
 	require.ErrorContains(t, err, "connect to its primary")
+	require.ErrorIs(t, run(t, db, "orders", Options{Mode: modeHandshake}, alone.handler()).wait(t), notify.ErrReadOnly)
 
 	do(t, admin, "SET GLOBAL read_only = 0")
 	insert(t, admin, "orders", "three")

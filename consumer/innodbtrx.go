@@ -53,6 +53,8 @@ const (
 	maxStale = 6
 	// trxRest is how long the view is left unread, a little longer than the 100 ms after which the server refreshes it.
 	trxRest = 105 * time.Millisecond
+	// trxLimit bounds a query of the view, for which the other consumers wait. A session that takes longer is lost.
+	trxLimit = 10 * time.Second
 )
 
 // trxReads has the time of the process's last read of the view, by server.
@@ -78,18 +80,17 @@ func newSharedTrx(server, way string) *sharedTrx {
 func newInnoDBTrx(ctx context.Context, db *core.DB, session *core.Session, way string) (*innodbTrx, error) {
 	server := session.Capabilities().Server()
 	i := &innodbTrx{core.Kept(db, way+" "+server, func() *sharedTrx { return newSharedTrx(server, way) }), session, 0}
-	select {
-	case i.turn <- struct{}{}:
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
+	i.mu.Lock()
+	tried := i.fresh > 0
+	i.mu.Unlock()
+	if tried {
+		return i, nil
 	}
-	defer func() { <-i.turn }()
-	if i.fresh == 0 {
-		if err := i.query(ctx, session); err != nil {
-			return nil, err
-		}
-	}
-	return i, nil
+	return i, i.session.Ask(ctx, func(ctx context.Context, conn *sqlx.Conn) error {
+		i.turn <- struct{}{} // for at most trxLimit
+		defer func() { <-i.turn }()
+		return i.query(ctx, i.session, conn)
+	})
 }
 
 func (i *innodbTrx) open(ctx context.Context) (open, error) {
@@ -98,17 +99,28 @@ func (i *innodbTrx) open(ctx context.Context) (open, error) {
 		i.need = i.begun + 1
 	}
 	i.mu.Unlock()
-	select {
-	case i.turn <- struct{}{}:
-		var err error
-		if i.due() {
-			err = i.query(ctx, i.session)
-		}
-		<-i.turn
+	if i.due() {
+		err := i.session.Ask(ctx, func(ctx context.Context, conn *sqlx.Conn) error { // the session first: it may be busy for long
+			select {
+			case i.turn <- struct{}{}:
+				defer func() { <-i.turn }()
+			default: // another consumer queries
+				return nil
+			}
+			if !i.due() {
+				return nil
+			}
+			return i.query(ctx, i.session, conn)
+		})
 		if err != nil {
+			if unfit(err) == nil { // the account has lost a privilege, for example: the next connection tries each way
+				i.mu.Lock()
+				i.fresh = 0
+				i.mu.Unlock()
+				err = fmt.Errorf("consumer: the open writers can no longer be found by %s: %v", i.way, err) //nolint:errorlint // it does not end Run
+			}
 			return nil, err
 		}
-	default: // another consumer queries
 	}
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -136,12 +148,16 @@ func (v *sharedTrx) untilDue() time.Duration {
 }
 
 // query reads the view, and names its transactions if it was fresh. The caller has the turn.
-func (v *sharedTrx) query(ctx context.Context, session *core.Session) error {
+func (v *sharedTrx) query(ctx context.Context, session *core.Session, conn *sqlx.Conn) error {
 	v.mu.Lock()
 	v.begun++
 	v.mu.Unlock()
 	trxReads.Store(v.server, time.Now())
-	now, err := v.read(ctx, session)
+	var now []trx
+	err := session.Within(ctx, trxLimit, func(ctx context.Context) (err error) {
+		now, err = v.read(ctx, session.ID(), conn)
+		return err
+	})
 	trxReads.Store(v.server, time.Now())
 	if err != nil && !server.Is(err, server.ErrConvertString) {
 		return sourceError(v.way, err)
@@ -149,16 +165,7 @@ func (v *sharedTrx) query(ctx context.Context, session *core.Session) error {
 	writers := make(open, len(now))
 	for k := range now {
 		t := &now[k]
-		for _, before := range v.last {
-			if before.same(*t) {
-				t.name = before.name
-				break
-			}
-		}
-		if t.name == 0 {
-			v.names++
-			t.name = writer(v.names)
-		}
+		t.name = v.nameOf(*t)
 		writers[t.name] = writers[t.name] || t.writes
 	}
 	v.mu.Lock()
@@ -174,6 +181,22 @@ func (v *sharedTrx) query(ctx context.Context, session *core.Session) error {
 	}
 	v.last, v.writers, v.fresh = now, writers, v.begun
 	return nil
+}
+
+// nameOf returns the name that the transaction had at the last query. Its id is certain; only without it the others are compared.
+func (v *sharedTrx) nameOf(t trx) writer {
+	for _, before := range v.last {
+		if before.id == t.id && t.assigned() {
+			return before.name
+		}
+	}
+	for _, before := range v.last {
+		if before.same(t) {
+			return before.name
+		}
+	}
+	v.names++
+	return writer(v.names)
 }
 
 // same reports whether t and later may be the same transaction. In doubt it returns true: the reader then waits up to a second
@@ -194,54 +217,51 @@ func (t trx) assigned() bool { return t.id > 0 && t.id < 1<<48 }
 
 // read reads the view inside a transaction of the session, because the view shows a session only if it has one. It returns nil if
 // the view was refreshed before this statement.
-func (v *sharedTrx) read(ctx context.Context, session *core.Session) (all []trx, err error) {
+func (v *sharedTrx) read(ctx context.Context, session uint64, conn *sqlx.Conn) (all []trx, err error) {
 	nonce := nonces.Add(1)
-	mark := fmt.Sprintf("%s%d %d */", trxMark, session.ID(), nonce)
+	mark := fmt.Sprintf("%s%d %d */", trxMark, session, nonce)
 	query := "SELECT " + mark + ` trx_id, trx_mysql_thread_id, CAST(trx_started AS CHAR), COALESCE(trx_query, ''),
 		trx_tables_in_use + trx_tables_locked + trx_lock_structs + trx_rows_modified > 0
 		FROM ` + trxView
 	if v.way == writersRoutine {
 		query = fmt.Sprintf("CALL %s(%d)", schema.OpenWritersRoutine, nonce)
 	}
-	fresh := false
-	err = session.Ask(ctx, func(ctx context.Context, conn *sqlx.Conn) (err error) {
-		if _, err := conn.ExecContext(ctx, "START TRANSACTION WITH CONSISTENT SNAPSHOT"); err != nil {
-			return err
-		}
-		defer func() {
-			if _, rollback := conn.ExecContext(ctx, "ROLLBACK"); err == nil {
-				err = rollback
-			}
-		}()
-		rows, err := conn.QueryContext(ctx, query)
-		if err != nil {
-			return err
-		}
-		defer rows.Close()
-		all = make([]trx, 0, 8)
-		for rows.Next() {
-			var t trx
-			var thread sql.Null[uint64]
-			var statement string
-			if err := rows.Scan(&t.id, &thread, &t.started, &statement, &t.writes); err != nil {
-				return err
-			}
-			t.thread = thread.V
-			if t.thread == session.ID() {
-				if strings.Contains(statement, trxView) && !strings.Contains(statement, trxMark) { // a stale view may show any statement of the session
-					return noSourceError("something between this program and the server removes the comments from statements")
-				}
-				fresh = fresh || strings.Contains(statement, mark)
-				continue
-			}
-			all = append(all, t)
-		}
-		return rows.Err()
-	})
-	if err != nil || !fresh {
+	if _, err := conn.ExecContext(ctx, "START TRANSACTION WITH CONSISTENT SNAPSHOT"); err != nil {
 		return nil, err
 	}
-	return all, nil
+	defer func() {
+		if _, rollback := conn.ExecContext(ctx, "ROLLBACK"); err == nil {
+			err = rollback
+		}
+	}()
+	rows, err := conn.QueryContext(ctx, query)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	fresh := false
+	all = make([]trx, 0, 8)
+	for rows.Next() {
+		var t trx
+		var thread sql.Null[uint64]
+		var statement string
+		if err := rows.Scan(&t.id, &thread, &t.started, &statement, &t.writes); err != nil {
+			return nil, err
+		}
+		t.thread = thread.V
+		if t.thread == session {
+			if strings.Contains(statement, trxView) && !strings.Contains(statement, trxMark) { // a stale view may show any statement of the session
+				return nil, noSourceError("something between this program and the server removes the comments from statements")
+			}
+			fresh = fresh || strings.Contains(statement, mark)
+			continue
+		}
+		all = append(all, t)
+	}
+	if !fresh {
+		all = nil
+	}
+	return all, rows.Err()
 }
 
 // pace is random while an answer is missing, so that the DBs that wait for their turn do not come in step.

@@ -109,7 +109,7 @@ func staleSinceAnotherStatement(t *testing.T, own *mysqltest.Server) {
 		onConn(t, watcher, "DO RELEASE_LOCK("+lock+")")
 		require.NoError(t, mysqltest.Receive(t, waits))
 		view := newSharedTrx("", writersInnoDBTrx)
-		err := view.query(t.Context(), session)
+		err := session.Ask(t.Context(), func(ctx context.Context, conn *sqlx.Conn) error { return view.query(ctx, session, conn) })
 		if !shows() {
 			return false
 		}
@@ -117,6 +117,16 @@ func staleSinceAnotherStatement(t *testing.T, own *mysqltest.Server) {
 		require.Zero(t, view.fresh)
 		return true
 	})
+}
+
+// A prepared XA transaction whose session has left keeps its name, although another transaction may be it.
+func TestNamesOfTransactions(t *testing.T) {
+	t.Parallel()
+	v := newSharedTrx("", writersInnoDBTrx)
+	const started = "2026-01-02 03:04:05"
+	v.last = []trx{{name: 1, thread: 7, started: started}, {name: 2, id: 50, thread: 9, started: started}}
+	require.Equal(t, writer(2), v.nameOf(trx{id: 50, started: started}))
+	require.Equal(t, writer(1), v.nameOf(trx{id: 60, thread: 7, started: started}))
 }
 
 // uncommented is a connection through something that removes comments from statements, as some proxies do.

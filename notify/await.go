@@ -41,7 +41,7 @@ func Await[T any](ctx context.Context, db *DB, topic, query string, args ...any)
 			return nil, context.Cause(ctx)
 		case ended && late: // the server would go on with each run
 			return nil, fmt.Errorf("notify: await a condition: the query takes longer than %v: %w", awaitLimit, err)
-		case ended || server.ConnectionLost(err) || server.Busy(err) || server.Retryable(err):
+		case ended || server.ConnectionLost(err) || server.Full(err) || server.Retryable(err):
 			failed = err
 		case err != nil:
 			return nil, fmt.Errorf("notify: await a condition: %w", err)

@@ -58,6 +58,7 @@ type dispatcher struct {
 	renewed  time.Time     // when claims were last renewed; zero before the first time, so that a session begins with a renewal
 	lapsing  bool          // there are cancelled tasks whose claims may lapse
 	left     bool          // the worker stops, and has woken others
+	over     func() bool   // reports whether StopTimeout has passed
 
 	// Growing waits while another session has rows locked, for a moment or for the length of a transaction: contended
 	// if no task can be claimed though one is ready, blocked if a task that is due can't be made ready.

@@ -78,6 +78,27 @@ func TestStopWithALockedKey(t *testing.T) {
 	})
 }
 
+// It waits for no longer than StopTimeout.
+func TestStopTimeoutWithALockedKey(t *testing.T) {
+	each(t, func(t *testing.T, s *mysqltest.Server) {
+		db, config := database(t, s)
+		q := newQueue(t, db, Options{})
+		_, err := q.Enqueue(t.Context(), Entry{Unique: "key"})
+		require.NoError(t, err)
+		begun, ends := make(chan struct{}), make(chan struct{})
+		w := work(t, newQueue(t, openConfig(t, config), Options{}), WorkerOptions{StopTimeout: time.Second}, func(context.Context, Task) error {
+			close(begun)
+			mysqltest.Await(t, ends, "the end of the task")
+			return nil
+		})
+		<-begun
+		lockKey(t, db, q, "key")
+		w.stop()
+		close(ends)
+		require.ErrorContains(t, w.wait(t), "1 results not stored")
+	})
+}
+
 // A worker that stops while it has no session begins no task.
 func TestStopWithoutSession(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {

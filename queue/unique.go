@@ -3,6 +3,7 @@ package queue
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -116,16 +117,29 @@ func (l *store) unlocked(ctx context.Context, conn *sqlx.Conn, ids []uint64) ([]
 // waited in vain: a server without SKIP LOCKED does not tell for which key, so that all are deferred.
 func (d *dispatcher) putOff(ctx context.Context, timedOut bool) error {
 	d.again = time.Now().Add(keyAgain)
-	locked := d.pool.keyed()
+	all := d.pool.keyed()
+	locked := all
 	if d.store.skips || !timedOut {
-		var err error
-		if locked, err = d.store.lockedKeys(ctx, locked); err != nil {
+		late, err := d.withoutRetry(func() (err error) {
+			locked, err = d.store.lockedKeys(ctx, all)
+			return err
+		})
+		if err != nil {
 			return err
 		}
+		if late { // the whole table is locked
+			locked = all
+		}
+	}
+	if d.over() && (timedOut || len(locked) > 0) {
+		return errLocked
 	}
 	d.pool.putOff(locked)
 	return nil
 }
+
+// errLocked ends a worker after its StopTimeout.
+var errLocked = errors.New("another session has rows of the tasks locked")
 
 // lockedKeys returns those of the tasks whose rows or keys another transaction has locked. If the server has no SKIP LOCKED it
 // returns none.

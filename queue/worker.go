@@ -105,7 +105,7 @@ func (w *worker) run(ctx context.Context, handler handler) error {
 	reached := false
 	for {
 		begun := time.Now()
-		worked, err := w.connect(ctx, pool)
+		worked, err := w.connect(ctx, working, pool)
 		switch {
 		case err == nil:
 			return nil
@@ -155,8 +155,8 @@ func permanent(err error) bool {
 }
 
 // connect works over one session. worked reports whether it began to claim tasks. A nil error means that ctx has ended and
-// all outcomes are stored.
-func (w *worker) connect(ctx context.Context, pool *pool) (worked bool, err error) {
+// all outcomes are stored. working ends after StopTimeout.
+func (w *worker) connect(ctx, working context.Context, pool *pool) (worked bool, err error) {
 	connecting := ctx
 	if ctx.Err() != nil { // there are outcomes to store
 		var cancel context.CancelFunc
@@ -202,7 +202,7 @@ func (w *worker) connect(ctx context.Context, pool *pool) (worked bool, err erro
 	defer func() { _ = cancelled.Close() }()
 	d := &dispatcher{
 		worker: w, store: store, pool: pool, wakes: make(chan struct{}, 1), idle: make(chan struct{}, 1), cancels: make(chan struct{}, 1),
-		contended: lockedWaits(), blocked: lockedWaits(), patience: firstPatience(w.options.Visibility),
+		over: func() bool { return working.Err() != nil }, contended: lockedWaits(), blocked: lockedWaits(), patience: firstPatience(w.options.Visibility),
 	}
 	return true, d.run(ctx, waiter, cancelled)
 }

@@ -1,7 +1,6 @@
 package core
 
 import (
-	"cmp"
 	"database/sql"
 	"errors"
 	"fmt"
@@ -80,7 +79,16 @@ func OpenConfig(config *mysql.Config) (*DB, error) {
 		several.ReadTimeout = 2 * time.Minute
 	}
 	for _, name := range []string{"lock_wait_timeout", "innodb_lock_wait_timeout"} { // an answer must come within ReadTimeout
-		several.Params[name] = fmt.Sprintf("CAST(LEAST(%s, %d) AS UNSIGNED)", cmp.Or(several.Params[name], "@@"+name), max(1, int(several.ReadTimeout.Seconds())/2))
+		value := "@@" + name
+		for other, own := range several.Params {
+			if strings.EqualFold(other, name) && !strings.EqualFold(own, "DEFAULT") {
+				value = own
+			}
+			if strings.EqualFold(other, name) {
+				delete(several.Params, other)
+			}
+		}
+		several.Params[name] = fmt.Sprintf("CAST(LEAST(%s, %d) AS UNSIGNED)", value, max(1, int(several.ReadTimeout.Seconds())/2))
 	}
 	packets, err := server.NewConnector(several)
 	if err != nil {

@@ -149,6 +149,12 @@ func Busy(err error) bool {
 		ErrNoBackend, ErrDiskFull, ErrTableFull, ErrLockTableFull, ErrOutOfMemory, ErrOutOfSortMemory, ErrOutOfResources)
 }
 
+// Full reports whether err means that the server takes no further connection now, or none at all. Unlike some errors of Busy it has
+// nothing to do with the statement.
+func Full(err error) bool {
+	return Is(err, ErrTooManyConnections, ErrTooManyUserConnections, ErrAccountLimit, ErrNoThread, ErrOfflineMode, ErrNotPrepared, ErrNoBackend)
+}
+
 // Permanent reports whether err is an error of the server that stays until a person changes something. Callers exclude a duplicate
 // key and a missing table where these may pass.
 func Permanent(err error) bool {
