@@ -40,7 +40,7 @@ type sharedTrx struct {
 	mu      sync.Mutex
 	begun   uint64    // the number of the last query
 	fresh   uint64    // the number of the last query that was fresh
-	writers open      // its answer, which nobody changes
+	writers open      // its answer, which is never changed
 	stale   int       // how often the view was stale recently
 	next    time.Time // no query before this time
 }
