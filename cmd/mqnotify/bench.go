@@ -73,14 +73,14 @@ func (a *app) bench(ctx context.Context, o benchOptions, suites []string) error 
 	if len(suites) == 0 {
 		suites = bench.Suites
 	}
-	config, err := a.databaseConfig()
-	if err != nil {
-		return err
-	}
 	if o.plot != "" {
 		if err := bench.CheckPlot(o.plot); err != nil {
 			return usagef("--plot: %w", err)
 		}
+	}
+	config, err := a.databaseConfig()
+	if err != nil {
+		return err
 	}
 	shown := time.Now()
 	o.Progress = func(suite string, done, of int) {
