@@ -81,11 +81,12 @@ func OpenConfig(config *mysql.Config) (*DB, error) {
 	for _, name := range []string{"lock_wait_timeout", "innodb_lock_wait_timeout"} { // an answer must come within ReadTimeout
 		value := "@@" + name
 		for other, own := range several.Params {
-			if strings.EqualFold(other, name) && !strings.EqualFold(own, "DEFAULT") {
-				value = own
+			if !strings.EqualFold(other, name) {
+				continue
 			}
-			if strings.EqualFold(other, name) {
-				delete(several.Params, other)
+			delete(several.Params, other)
+			if !strings.EqualFold(own, "DEFAULT") {
+				value = own
 			}
 		}
 		several.Params[name] = fmt.Sprintf("CAST(LEAST(%s, %d) AS UNSIGNED)", value, max(1, int(several.ReadTimeout.Seconds())/2))

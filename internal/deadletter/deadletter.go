@@ -53,10 +53,10 @@ func Write(ctx context.Context, db notify.Tx, l Letter) error {
 	}
 	room := most - headerBytes - len(l.Payload) - other
 	large := room < len(reason)
-	if large && !l.IsRow { // copyMessage copies it within the server
+	switch {
+	case large && !l.IsRow: // copyMessage copies it within the server
 		headers, l.Payload, room = nil, []byte{}, most
-	}
-	if large && l.IsRow {
+	case large:
 		note := fmt.Sprintf(" (the row's JSON is not stored: it has %d bytes, and the server takes %d, see max_allowed_packet)", len(l.Payload), most)
 		reason, room = cut(reason, MaxError-len(note))+note, most
 		l.Payload = []byte{}

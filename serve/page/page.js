@@ -251,7 +251,10 @@ function doing(text, done, method, id, ...rest) {
       const response = await ask(path("dead-letters", String(id), ...rest), { method });
       const answer = await response.json();
       byId("dead-result").textContent = !response.ok ? answer.error : done + (answer.id ? `, as #${answer.id}.` : ".");
-      if (response.ok || response.status === 404) button.closest("li").remove();
+      if (response.ok || response.status === 404) {
+        button.closest("li").remove();
+        state.letters = ""; // the server may still have it: the next update shows that
+      }
     } catch (error) {
       byId("dead-result").textContent = "The server does not answer.";
     }
