@@ -298,7 +298,7 @@ func TestNoAnswer(t *testing.T) {
 // If the database dies after a confirmation and before the offset is stored, the bridge reads the rows again, but does not send
 // them again.
 func TestDatabaseDies(t *testing.T) {
-	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
 		server := s.Start(t)
 		db := openTopic(t, server)
 		insert(t, db, 1, 100)

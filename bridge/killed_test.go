@@ -150,7 +150,7 @@ func (c *child) ended() string {
 // sent. JetStream, Redis and the file have no duplicates. In the other destinations duplicates have the same id. Only mosquitto
 // may lose a message that it confirmed just before it was killed. The long form has 100,000 rows.
 func TestKilled(t *testing.T) {
-	want, most := mysqltest.Many(1500, 2000, 100_000), mysqltest.Many(8, 8, 150)
+	want, most := mysqltest.Many(1000, 1500, 100_000), mysqltest.Many(8, 8, 150)
 	var slow atomic.Bool // the slow brokers run on one server only
 	slow.Store(!mysqltest.Again())
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {

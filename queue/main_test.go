@@ -38,21 +38,11 @@ const (
 // each is mysqltest.Each, in parallel, because these tests mostly wait.
 var each = mysqltest.Each
 
-// eachMode is each with every way to claim; the short form chooses one.
+// eachMode runs f with both ways to claim: see [mysqltest.Rotate].
 func eachMode(t *testing.T, f func(t *testing.T, s *mysqltest.Server, mode string)) {
 	t.Helper()
-	each(t, func(t *testing.T, s *mysqltest.Server) {
-		modes := []string{claimSkipLocked, claimUpdate}
-		if testing.Short() {
-			chosen := mysqltest.Random(t).IntN(len(modes))
-			modes = modes[chosen : chosen+1]
-		}
-		for _, mode := range modes {
-			t.Run(mode, func(t *testing.T) {
-				t.Parallel()
-				f(t, s, mode)
-			})
-		}
+	mysqltest.Rotate(t, []string{claimSkipLocked, claimUpdate}, func(t *testing.T, s *mysqltest.Server, mode string) {
+		t.Run(mode, func(t *testing.T) { f(t, s, mode) })
 	})
 }
 

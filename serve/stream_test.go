@@ -76,7 +76,7 @@ func TestResumeLosesNoLateRow(t *testing.T) {
 
 // Deleting rows does not move back the cursor of a client that has had them, even on a server that has never seen the rows.
 func TestResumeAfterDelete(t *testing.T) {
-	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t), "orders")
 		first := start(t, db, Options{Topics: []string{"orders"}})
 		r := first.events(t, "/topics/orders/events").joined()
@@ -138,7 +138,7 @@ func TestResumeAtASlowerServer(t *testing.T) {
 // Clients get every row once although they are disconnected all the time, writers commit out of order and roll back, and the
 // server keeps few messages.
 func TestResumeUnderLoad(t *testing.T) {
-	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t), "orders")
 		site := start(t, db, Options{Topics: []string{"orders"}, Buffer: 50})
 		const writers, clients = 4, 4
@@ -262,7 +262,7 @@ func TestHeartbeat(t *testing.T) {
 
 // These tests share one server.
 func TestDatabaseInTrouble(t *testing.T) {
-	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
 		own := s.Start(t)
 		t.Run("frozen", func(t *testing.T) { stateOfAFrozenServer(t, own) })
 		t.Run("goes away", func(t *testing.T) { databaseGoesAway(t, own) })

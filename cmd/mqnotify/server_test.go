@@ -23,7 +23,7 @@ import (
 // Consumers, listeners, workers and locks survive on a server that ends idle connections after 5 s.
 func TestShortWaitTimeout(t *testing.T) {
 	mysqltest.NotShort(t, "core.TestWaitLongerThanTheIdleTimeout and doctor.TestShortTimeouts")
-	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
 		own := s.Start(t, "--wait-timeout=5", "--interactive-timeout=5")
 		config, db := database(t, own, "orders")
 		db.SetMaxIdleConns(-1) // the server would end idle connections
@@ -103,7 +103,7 @@ func TestNamesFolded(t *testing.T) {
 // Workers, listeners and consumers survive while the server is read-only, and continue when it takes writes again.
 func TestReadOnlyForAWhile(t *testing.T) {
 	mysqltest.NotShort(t, "TestReadOnlyServer")
-	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
 		own := s.Start(t)
 		config, db := database(t, own, "orders")
 		succeed(t, config, "init", "--queue", "mail")

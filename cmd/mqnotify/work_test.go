@@ -118,7 +118,7 @@ func TestWorkEnds(t *testing.T) {
 // When a worker is killed, another one gets its task, and all that its command has started ends.
 func TestWorkKilled(t *testing.T) {
 	mysqltest.NotShort(t, "queue.TestCutOff and TestLockKilled")
-	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := queueDatabase(t, s)
 		succeed(t, config, "enqueue", "mail", "x")
 		args := []string{"work", "mail", "--visibility", "1h", "--", "sh", "-c", "trap '' TERM; sh -c 'echo $$; exec sleep 1000' & wait; wait"}
@@ -138,7 +138,7 @@ func TestWorkKilled(t *testing.T) {
 // SIGTERM.
 func TestWorkCutOff(t *testing.T) {
 	mysqltest.NotShort(t, "queue.TestCutOff")
-	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := queueDatabase(t, s)
 		proxy := s.Proxy(t)
 		file := filepath.Join(t.TempDir(), "lines")
@@ -164,7 +164,7 @@ func TestWorkCutOff(t *testing.T) {
 
 // tasks lists, retries, cancels, counts and prunes tasks.
 func TestTasks(t *testing.T) {
-	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := queueDatabase(t, s)
 		require.Equal(t, "no tasks\n", succeed(t, config, "tasks", "mail"))
 		succeed(t, config, "enqueue", "mail", "one\n\x1b[31m two", "--retries", "0")
@@ -255,7 +255,7 @@ func TestWorkCommandHangs(t *testing.T) {
 
 // An idle worker keeps the two connections that wait, and no other.
 func TestWorkConnections(t *testing.T) {
-	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := queueDatabase(t, s)
 		w := background(t, config, "work", "mail", "--", "true")
 		succeed(t, config, "enqueue", "mail", "x")

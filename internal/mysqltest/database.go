@@ -103,9 +103,7 @@ func checkUnused(db *sql.DB, database string, wait time.Duration) error {
 	defer cancel()
 	late := time.NewTimer(wait)
 	defer late.Stop()
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for {
+	for begun := time.Now(); ; {
 		left, err := leftovers(ctx, db, database)
 		if err != nil {
 			return fmt.Errorf("mysqltest: look for what the test left: %w", err)
@@ -116,7 +114,7 @@ func checkUnused(db *sql.DB, database string, wait time.Duration) error {
 		select {
 		case <-late.C:
 			return fmt.Errorf("mysqltest: %v after its end the test still has:\n  %s", wait, strings.Join(left, "\n  "))
-		case <-tick.C:
+		case <-time.After(interval(time.Since(begun))):
 		}
 	}
 }

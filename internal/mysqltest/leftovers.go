@@ -38,8 +38,8 @@ func leftovers(ctx context.Context, db *sql.DB, database string) ([]string, erro
 	if isNumber(err, notText) {
 		return []string{err.Error()}, nil
 	}
-	if err != nil {
-		return nil, err
+	if err != nil || len(left) != 0 { // the locks of these sessions go with them
+		return left, err
 	}
 	for _, query := range lockQueries {
 		locks, err := texts(ctx, db, query, database)

@@ -41,12 +41,14 @@ func Receive[T any](tb testing.TB, c <-chan T) (v T) {
 	return v
 }
 
-// Eventually first checks its condition at intervals of often. Later an interval is a tenth of the time since the start, but at
-// most seldom, so that many waiting tests do not keep the machine busy.
+// A condition is first checked at intervals of often. Later an interval is a tenth of the time since the start, but at most
+// seldom, so that many waiting tests do not keep the machine busy.
 const (
 	often  = 10 * time.Millisecond
 	seldom = 100 * time.Millisecond
 )
+
+func interval(waited time.Duration) time.Duration { return min(max(often, waited/10), seldom) }
 
 // Eventually waits until the condition holds. If that takes too long, it fails the test with a message that ends with what. It
 // calls condition on the test's own goroutine, so that condition may fail the test as well.
@@ -58,7 +60,7 @@ func Eventually(tb testing.TB, what string, condition func() bool) {
 			tb.Fatalf("not after %v: %s", later, what)
 		}
 		select {
-		case <-time.After(min(max(often, waited/10), seldom)):
+		case <-time.After(interval(waited)):
 		case <-tb.Context().Done():
 			tb.Fatalf("the test has ended, but not yet: %s", what)
 		}
