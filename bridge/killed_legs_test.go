@@ -42,7 +42,7 @@ func legs(t *testing.T, all bool) []*leg {
 		{name: "nats", url: nats.URL(""), once: true, kill: again(nats), read: func() []stored { return readStream(t, nats, "orders") }},
 		{name: "redis", url: redis.URL(""), once: true, kill: again(redis), read: func() []stored { return readRedis(t, redis, "orders") }},
 		{name: "file", url: "file://" + path, once: true, read: func() []stored { return readLines(t, path) }},
-		{name: "rotated", url: "file://" + turned + "?rotate=50KB", once: true, read: func() (all []stored) {
+		{name: "rotated", url: "file://" + turned + "?rotate=20KB", once: true, read: func() (all []stored) {
 			names, err := filepath.Glob(turned + "*")
 			require.NoError(t, err)
 			require.Greater(t, len(names), 3)

@@ -64,7 +64,7 @@ func TestHelpExamples(t *testing.T) {
 func build(t *testing.T) string {
 	t.Helper()
 	bin := t.TempDir()
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", bin, "./cmd/mqnotify")
+	build := exec.CommandContext(t.Context(), "go", "build", "-ldflags=-s -w", "-o", bin, "./cmd/mqnotify")
 	build.Dir = root
 	said, err := build.CombinedOutput()
 	require.NoError(t, err, "%s", said)

@@ -60,7 +60,7 @@ func buildGo(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
 	writeGo(t, dir)
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", dir+"/bin/", "./...")
+	build := exec.CommandContext(t.Context(), "go", "build", "-ldflags=-s -w", "-o", dir+"/bin/", "./...")
 	build.Dir = dir
 	said, err := build.CombinedOutput()
 	require.NoError(t, err, "%s", said)

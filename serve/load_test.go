@@ -172,7 +172,7 @@ func TestLoad(t *testing.T) {
 	if _, err := os.Stat("/proc/self/status"); err != nil {
 		t.Skip("memory is read from /proc")
 	}
-	streams, posts := mysqltest.Many(50, 60, 1000), mysqltest.Many(50, 60, 500)
+	streams, posts := mysqltest.Many(30, 60, 1000), mysqltest.Many(50, 60, 500)
 	idle, large := mysqltest.Many(200, 300, 10_000), mysqltest.Many(1, 2, 12)
 	mysqltest.AnyInTurn(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
@@ -286,7 +286,7 @@ func TestLargeBacklog(t *testing.T) {
 	if _, err := os.Stat("/proc/self/status"); err != nil {
 		t.Skip("memory is read from /proc")
 	}
-	clients, large := mysqltest.Many(8, 12, 100), mysqltest.Many(4, 6, 12)
+	clients, large := mysqltest.Many(4, 12, 100), mysqltest.Many(3, 6, 12)
 	mysqltest.AnyInTurn(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
 		db := openDB(t, config, "orders")

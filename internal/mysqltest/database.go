@@ -33,7 +33,11 @@ func (s *Server) Database(tb testing.TB) *mysql.Config {
 		if !s.awake() {
 			return // stopped by the test, so its sessions are gone, and its data goes with the instance
 		}
-		if err := errors.Join(checkUnused(db, name, settleTime), drop(db, name, settleTime)); err != nil {
+		err := checkUnused(db, name, settleTime)
+		if s.tb == nil { // otherwise it goes with the instance
+			err = errors.Join(err, drop(db, name, settleTime))
+		}
+		if err != nil {
 			tb.Error(err)
 		}
 	})
