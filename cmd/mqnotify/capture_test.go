@@ -106,7 +106,7 @@ func TestCapturePrint(t *testing.T) {
 // A pattern captures all tables that match it, except those that are captured already or cannot be. The command goes on after a table
 // that fails, and warns of foreign keys that cascade.
 func TestCapturePattern(t *testing.T) {
-	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s)
 		for _, statement := range []string{
 			"CREATE TABLE shop_orders (id INT PRIMARY KEY)", "CREATE VIEW shop_view AS SELECT * FROM shop_orders", "CREATE TABLE other (id INT)", "CREATE TABLE shop_old (id INT PRIMARY KEY) ENGINE=MyISAM",
@@ -159,7 +159,7 @@ func TestCapturePattern(t *testing.T) {
 // status shows a snapshot that was killed as unfinished. The next run finishes it and writes each row once. install --snapshot
 // writes the rows as well.
 func TestCaptureSnapshot(t *testing.T) {
-	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s)
 		succeed(t, config, "init")
 		mysqltest.Exec(t, db, "CREATE TABLE stock (id INT PRIMARY KEY, pieces INT)")

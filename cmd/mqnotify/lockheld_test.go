@@ -59,7 +59,7 @@ func TestLockOutlived(t *testing.T) {
 // that it waits for, and which locks are held above it.
 func TestLocksInOppositeOrders(t *testing.T) {
 	mysqltest.NotShort(t, "TestLockExcludes")
-	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
 		config, _ := database(t, s)
 		path, err := program()
 		require.NoError(t, err)

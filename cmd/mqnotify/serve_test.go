@@ -74,7 +74,7 @@ func TestServeRefusals(t *testing.T) {
 	open := filepath.Join(t.TempDir(), "open")
 	require.NoError(t, os.WriteFile(open, []byte("a very-secret-0123456789 read:orders\n"), 0o600))
 	require.NoError(t, os.Chmod(open, 0o640))
-	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s, "orders")
 		mysqltest.Exec(t, db, "CREATE VIEW v AS SELECT * FROM orders")
 		require.Contains(t, fail(t, exitUsage, config, "serve", "orders", "--listen", ":8080"), "no tokens are given")
@@ -130,7 +130,7 @@ func TestServeReady(t *testing.T) {
 
 // serve fails at once if the account cannot read the groups. It does not log the error again and again.
 func TestServeWithoutPrivileges(t *testing.T) {
-	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
 		root, _ := database(t, s, "orders")
 		grants := slices.DeleteFunc(grantsOf(root, "serve: mqnotify"), func(grant string) bool { return strings.Contains(grant, "mqnotify_offset") })
 		message := fail(t, exitFailed, s.User(t, root, grants...), "serve", "orders", "--listen", "127.0.0.1:0")
