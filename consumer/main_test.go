@@ -13,8 +13,12 @@ import (
 	"github.com/mqnotify/mqnotify/internal/ident"
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 	"github.com/mqnotify/mqnotify/internal/schema"
+	"github.com/mqnotify/mqnotify/internal/schematest"
 	"github.com/mqnotify/mqnotify/notify"
 )
+
+// stateTables are the tables of mqnotify that most tests of this package need.
+var stateTables = []string{schema.FlagTable, schema.OffsetTable, schema.PartitionTable, schema.DeadLetterTable, schema.RetryTable, schema.OriginTable, schema.LeaseTable}
 
 func TestMain(m *testing.M) {
 	mysqltest.AsProcess(tortureEnv, tortureReaderMain)
@@ -37,7 +41,7 @@ func openConfig(tb testing.TB, config *mysql.Config, topics ...string) *notify.D
 	db, err := notify.OpenConfig(config)
 	require.NoError(tb, err)
 	tb.Cleanup(func() { require.NoError(tb, db.Close()) })
-	require.NoError(tb, schema.Init(tb.Context(), db.Pool(), topics...))
+	schematest.Init(tb, db.Pool(), stateTables, topics...)
 	return db
 }
 

@@ -14,8 +14,12 @@ import (
 	"github.com/mqnotify/mqnotify/guard"
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 	"github.com/mqnotify/mqnotify/internal/schema"
+	"github.com/mqnotify/mqnotify/internal/schematest"
 	"github.com/mqnotify/mqnotify/notify"
 )
+
+// stateTables are the tables of mqnotify that most tests of this package need.
+var stateTables = []string{schema.OnceTable, schema.ClaimTable, schema.IntervalTable, schema.RowMutexTable, schema.FlagMutexTable, schema.LeaseTable}
 
 func TestMain(m *testing.M) {
 	mysqltest.AsProcess(peerEnv, peerMain)
@@ -44,7 +48,7 @@ func openState(tb testing.TB, s *mysqltest.Server) (*notify.DB, *mysql.Config) {
 	tb.Helper()
 	config := s.Database(tb)
 	db := openDB(tb, config)
-	require.NoError(tb, schema.Init(tb.Context(), db.Pool()))
+	schematest.Init(tb, db.Pool(), stateTables)
 	return db, config
 }
 
@@ -57,7 +61,7 @@ func bothCounts(t *testing.T, s *mysqltest.Server, f func(t *testing.T, db *noti
 			config := s.Database(t)
 			config.ClientFoundRows = found
 			db := openDB(t, config)
-			require.NoError(t, schema.Init(t.Context(), db.Pool()))
+			schematest.Init(t, db.Pool(), stateTables)
 			f(t, db, config)
 		})
 	}

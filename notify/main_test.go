@@ -12,8 +12,12 @@ import (
 
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 	"github.com/mqnotify/mqnotify/internal/schema"
+	"github.com/mqnotify/mqnotify/internal/schematest"
 	"github.com/mqnotify/mqnotify/notify"
 )
+
+// stateTables are the tables of mqnotify that most tests of this package need.
+var stateTables = []string{schema.FlagTable, schema.NotificationTable}
 
 func TestMain(m *testing.M) {
 	flag.Parse()
@@ -38,7 +42,7 @@ func openDB(tb testing.TB, config *mysql.Config) *notify.DB {
 
 func makeTopic(tb testing.TB, db *notify.DB) {
 	tb.Helper()
-	require.NoError(tb, schema.Init(tb.Context(), db.Pool(), "orders"))
+	schematest.Init(tb, db.Pool(), stateTables, "orders")
 }
 
 // openProcess returns the DB of another process. It keeps no idle connection, so that the test's sessions are the only ones.

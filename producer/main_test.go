@@ -14,8 +14,12 @@ import (
 	"github.com/mqnotify/mqnotify/internal/ident"
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 	"github.com/mqnotify/mqnotify/internal/schema"
+	"github.com/mqnotify/mqnotify/internal/schematest"
 	"github.com/mqnotify/mqnotify/notify"
 )
+
+// stateTables are the tables of mqnotify that most tests of this package need.
+var stateTables = []string{schema.FlagTable}
 
 func TestMain(m *testing.M) { mysqltest.Main(m) }
 
@@ -32,7 +36,7 @@ func open(tb testing.TB, config *mysql.Config) *notify.DB {
 func topicOn(tb testing.TB, s *mysqltest.Server, topic string) *notify.DB {
 	tb.Helper()
 	db := open(tb, s.Database(tb))
-	require.NoError(tb, schema.Init(tb.Context(), db.Pool(), topic))
+	schematest.Init(tb, db.Pool(), stateTables, topic)
 	return db
 }
 

@@ -16,9 +16,13 @@ import (
 
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 	"github.com/mqnotify/mqnotify/internal/schema"
+	"github.com/mqnotify/mqnotify/internal/schematest"
 	"github.com/mqnotify/mqnotify/internal/waiting"
 	"github.com/mqnotify/mqnotify/notify"
 )
+
+// stateTables are the tables of mqnotify that most tests of this package need.
+var stateTables = []string{schema.QueueTable, schema.TaskTable, schema.TaskKeyTable, schema.ScheduleTable}
 
 func TestMain(m *testing.M) {
 	flag.Parse() // Size asks for -short
@@ -59,7 +63,7 @@ func database(tb testing.TB, s *mysqltest.Server, options ...Options) (*notify.D
 	tb.Helper()
 	config := s.Database(tb)
 	db := openConfig(tb, config)
-	require.NoError(tb, schema.Init(tb.Context(), db.Pool()))
+	schematest.Init(tb, db.Pool(), stateTables)
 	require.NoError(tb, Create(tb.Context(), db, "mail", append(options, Options{})[0]))
 	return db, config
 }

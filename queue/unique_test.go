@@ -11,6 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
+	"github.com/mqnotify/mqnotify/internal/schema"
+	"github.com/mqnotify/mqnotify/internal/schematest"
 	"github.com/mqnotify/mqnotify/internal/server"
 	"github.com/mqnotify/mqnotify/notify"
 )
@@ -182,6 +184,7 @@ func TestUniqueKeyOfALateOutcome(t *testing.T) {
 func TestUniqueKeyHoldsOnlyTheEnd(t *testing.T) {
 	each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, config := database(t, s)
+		schematest.Init(t, db.Pool(), []string{schema.RingTable})
 		q := newQueue(t, openConfig(t, config), Options{})
 		_, err := q.Enqueue(t.Context(), Entry{Unique: "key"}, Entry{})
 		require.NoError(t, err)

@@ -9,11 +9,15 @@ import (
 
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 	"github.com/mqnotify/mqnotify/internal/schema"
+	"github.com/mqnotify/mqnotify/internal/schematest"
 	"github.com/mqnotify/mqnotify/notify"
 )
 
 // patience is how long a test waits for an event.
 const patience = 40 * time.Second
+
+// stateTables are the tables of mqnotify that most tests of this package need.
+var stateTables = []string{schema.RingTable, schema.RingSlotTable}
 
 func TestMain(m *testing.M) {
 	mysqltest.AsProcess(processEnv, writeMain)
@@ -33,7 +37,7 @@ func database(tb testing.TB, s *mysqltest.Server, size int) (*notify.DB, *mysql.
 	tb.Helper()
 	config := s.Database(tb)
 	db := openConfig(tb, config)
-	require.NoError(tb, schema.Init(tb.Context(), db.Pool()))
+	schematest.Init(tb, db.Pool(), stateTables)
 	require.NoError(tb, Create(tb.Context(), db, "log", size))
 	return db, config
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 	"github.com/mqnotify/mqnotify/internal/schema"
+	"github.com/mqnotify/mqnotify/internal/schematest"
 	"github.com/mqnotify/mqnotify/internal/wake"
 	"github.com/mqnotify/mqnotify/notify"
 )
@@ -286,6 +287,7 @@ func TestCallOfWake(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, shared *mysqltest.Server) {
 		s := shared.Start(t) // no other test moves this server's counter
 		db, _ := database(t, s, 10)
+		schematest.Init(t, db.Pool(), []string{schema.TaskTable})
 		require.NoError(t, wake.Install(t.Context(), db, wake.Options{Logger: mysqltest.Logger(t, slog.LevelInfo)}, schema.TaskTable)) // with it the routine
 		calls := func() (n int) {
 			var name string

