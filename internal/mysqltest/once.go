@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// envAgain is set if there is another run of the tests, on another server: `./test` runs them with -race on one server, and beside
-// that without it on the others.
+// envAgain is set if there is another run of the tests, on another server: `./test` runs them with -race on one server, and then
+// without it on the others.
 const envAgain = "MQNOTIFY_TEST_AGAIN"
 
 // Again reports whether the tests also run with -race, on another server. Code that does not depend on the database server need
