@@ -105,7 +105,7 @@ func (from source) testKilled(t *testing.T, s *mysqltest.Server, want, most int)
 				}
 			}
 			seen = now
-			pause(ctx, time.Millisecond)
+			pause(ctx, 10*time.Millisecond)
 		}
 	})
 	from.publish(t, first, want)
@@ -117,7 +117,7 @@ func (from source) testKilled(t *testing.T, s *mysqltest.Server, want, most int)
 			more = false
 		case <-late:
 			t.Fatalf("too few kills in 2 minutes: the import has stored %d of %d messages", there(), want)
-		case <-time.After(20 * time.Millisecond):
+		case <-time.After(100 * time.Millisecond):
 			from.publish(t, want+1, want+5)
 			want += 5
 		}

@@ -179,7 +179,7 @@ func TestKilled(t *testing.T) {
 					case <-each:
 						return
 					default: // until each destination was killed, insert slowly
-						most, slow = 1, 100*time.Millisecond
+						most, slow = 1, 500*time.Millisecond
 					}
 				}
 				count := 1 + random.IntN(most)
