@@ -244,7 +244,8 @@ func TestRetriesAtTheSameTime(t *testing.T) {
 			return nil
 		}
 		topics := []string{"shop", "orders"}
-		if one := mysqltest.Random(t).IntN(2); mysqltest.Again() && !mysqltest.Long() {
+		if mysqltest.Again() && !mysqltest.Long() { // it keeps a processor busy for seconds
+			one := mysqltest.Random(t).IntN(len(topics))
 			topics = topics[one : one+1]
 		}
 		for _, topic := range topics {

@@ -114,7 +114,7 @@ func (l *store) unlocked(ctx context.Context, conn *sqlx.Conn, ids []uint64) ([]
 
 // putOff defers the outcomes whose unique keys another session has locked, and brings back those whose keys are free. A session that has
 // found a key taken may have it locked for long, and the other outcomes must not wait for that. timedOut means that an outcome has just
-// waited in vain; a server without SKIP LOCKED does not tell for which key, and all are deferred.
+// waited in vain; a server without SKIP LOCKED does not show for which key, and all are deferred.
 func (d *dispatcher) putOff(ctx context.Context, timedOut bool) error {
 	d.again = time.Now().Add(keyAgain)
 	all := d.pool.keyed()

@@ -60,8 +60,8 @@ func showsLocks(t *testing.T, s *Server) bool {
 		"SELECT COUNT(*) FROM information_schema.TABLES WHERE TABLE_NAME = 'METADATA_LOCK_INFO'") == 1
 }
 
-// A test's accounts are dropped at its end, and on the user's own server its databases.
-func TestDatabaseIsDropped(t *testing.T) {
+// A test's accounts are dropped at its end, and drop removes a database.
+func TestDrop(t *testing.T) {
 	Each(t, func(t *testing.T, s *Server) {
 		var cfg, limited *mysql.Config
 		t.Run("test", func(t *testing.T) {

@@ -48,7 +48,7 @@ func TestFailureSays(t *testing.T) {
 	require.NotContains(t, fail(seed+"1"), "the choice is "+choice)
 }
 
-// Every case runs on a server and every server runs a case, for any number of cases. If they also run elsewhere, as many run as there are
+// Every case runs on a server and every server runs a case, for any number of cases. If they have run before, as many run as there are
 // servers, each once.
 func TestRotate(t *testing.T) {
 	servers := len(entries(t))

@@ -50,8 +50,8 @@ func EachInTurn(t *testing.T, f func(t *testing.T, s *Server)) {
 	each(t, f)
 }
 
-// Any is [Each] for tests that hardly depend on the server. If they also run elsewhere ([Again]), they run on one server, chosen
-// at random; in the long form on every server.
+// Any is [Each] for tests that hardly depend on the server. If they have run before on another server, they run on one of the
+// others, chosen at random; in the long form on every server.
 func Any(t *testing.T, f func(t *testing.T, s *Server)) {
 	t.Helper()
 	Rotate(t, []struct{}{{}}, func(t *testing.T, s *Server, _ struct{}) { f(t, s) })
@@ -67,8 +67,8 @@ func AnyInTurn(t *testing.T, f func(t *testing.T, s *Server)) {
 }
 
 // Rotate runs every case on at least one server, and at least one case on every server, in parallel subtests like those of
-// [Each]. It is for cases that hardly depend on the server. With -short it runs a third of them, at random. If all also run elsewhere
-// ([Again]), it runs as many as there are servers, each on one of them. In the long form it runs every case on every server.
+// [Each]. It is for cases that hardly depend on the server. With -short it runs a third of them, at random. If all have run before
+// on another server, it runs as many as there are servers, each on one of them. In the long form it runs every case on every server.
 func Rotate[T any](t *testing.T, cases []T, f func(t *testing.T, s *Server, c T)) {
 	t.Helper()
 	t.Parallel()

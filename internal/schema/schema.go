@@ -85,7 +85,7 @@ func Init(ctx context.Context, db Conn, topics ...string) error {
 	for i, m := range migrations {
 		noted := i > 0 && have.Valid && int64(m.version) <= have.Int64
 		for _, statement := range m.statements {
-			if noted && slices.Contains(strings.Split(tables, ","), tableOf(statement)) {
+			if noted && slices.Contains(strings.Split(tables, ","), TableOf(statement)) {
 				continue // not executed again, because an account may lack the privileges
 			}
 			if err := exec(statement); err != nil {
@@ -122,8 +122,16 @@ func Init(ctx context.Context, db Conn, topics ...string) error {
 	return nil
 }
 
-// tableOf returns the table that a statement of a migration makes.
-func tableOf(statement string) string {
+// Statements returns those that create the tables of mqnotify's state.
+func Statements() (all []string) {
+	for _, m := range migrations() {
+		all = append(all, m.statements...)
+	}
+	return all
+}
+
+// TableOf returns the table that one of the [Statements] creates.
+func TableOf(statement string) string {
 	name, _, _ := strings.Cut(strings.TrimPrefix(statement, createTable), " ")
 	return name
 }

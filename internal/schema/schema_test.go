@@ -149,7 +149,7 @@ func TestMigrations(t *testing.T) {
 		assert.NotEmpty(t, m.statements, m.name)
 		for _, statement := range m.statements {
 			assert.NotContains(t, statement, ";", "one statement each")
-			assert.Regexp(t, "^mqnotify_[a-z_]+$", tableOf(statement))
+			assert.Regexp(t, "^mqnotify_[a-z_]+$", TableOf(statement))
 			assert.True(t, strings.HasPrefix(statement, createTable), "it may run twice: %s", statement)
 		}
 	}

@@ -3,7 +3,6 @@ package schematest
 
 import (
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -20,25 +19,17 @@ func Init(tb testing.TB, db schema.Conn, tables []string, topics ...string) {
 		require.NoError(tb, schema.Init(tb.Context(), db, topics...))
 		return
 	}
-	script, err := schema.Script()
-	require.NoError(tb, err)
-	statements := strings.Split(script, ";\n")
-	statements = slices.DeleteFunc(statements, func(statement string) bool {
-		made := tableOf(statement)
-		return strings.TrimSpace(statement) == "" || made != "" && made != schema.VersionTable && !slices.Contains(tables, made)
-	})
-	for _, topic := range topics {
-		statements = append(statements, schema.Topic(topic))
-	}
-	for _, statement := range statements {
-		_, err := db.ExecContext(tb.Context(), statement)
+	exec := func(statement string, args ...any) {
+		_, err := db.ExecContext(tb.Context(), statement, args...)
 		require.NoError(tb, err, statement)
 	}
-}
-
-// tableOf returns the table that a statement of the script creates, or "".
-func tableOf(statement string) string {
-	_, created, _ := strings.Cut(statement, "CREATE TABLE IF NOT EXISTS ")
-	name, _, _ := strings.Cut(created, " ")
-	return name
+	for _, statement := range schema.Statements() {
+		if made := schema.TableOf(statement); made == schema.VersionTable || slices.Contains(tables, made) {
+			exec(statement)
+		}
+	}
+	exec("INSERT IGNORE INTO "+schema.VersionTable+" (version) VALUES (?)", schema.Newest())
+	for _, topic := range topics {
+		exec(schema.Topic(topic))
+	}
 }
