@@ -42,9 +42,17 @@ func readQueue(tb testing.TB, b *brokertest.Broker, queue string) (all []stored)
 	}
 }
 
+// One RabbitMQ is used for all, because it starts slowly.
 func TestAMQP(t *testing.T) {
-	mysqltest.Once(t)
-	b := brokertest.RabbitMQ(t)
+	if mysqltest.Again() {
+		t.Skip("depends little on the database server, and has run before, with -race")
+	}
+	mysqltest.Any(t, testAMQP)
+}
+
+func testAMQP(t *testing.T, s *mysqltest.Server) {
+	c := brokertest.NewCertificate(t)
+	b := brokertest.RabbitMQ(t, c)
 	to := ofBroker(b, func(string) string { return "" })
 	to.read = func(t *testing.T, topic string) []stored { return readQueue(t, b, topic) }
 	channel := openAMQP(t, b)
@@ -58,6 +66,9 @@ func TestAMQP(t *testing.T) {
 	t.Run("gone later", func(t *testing.T) { testGoneLater(t, b) })
 	t.Run("handshake ends", func(t *testing.T) { testHandshakeEnds(t, b) })
 	t.Run("open frozen", func(t *testing.T) { testOpenFrozen(t, b) })
+	t.Run("TLS", func(t *testing.T) { testTLS(t, "amqp", c, b.SecureURL) })
+	t.Run("import killed", func(t *testing.T) { rabbitQueue(t, b, "killed").testKilled(t, s.Start(t)) })
+	t.Run("import", func(t *testing.T) { rabbitQueue(t, b, "in").test(t, openTopic(t, s)) })
 }
 
 // A broker that ends the connection in the middle of the handshake does not count as refusing a password that it accepted

@@ -53,11 +53,11 @@ func importMain(told string) error {
 // An import stores each message once, although its process and the database are killed (kill -9) again and again while messages
 // come. The long form has thirty times as many messages, and runs every broker on every server.
 func TestImportKilled(t *testing.T) {
-	want, kills := mysqltest.Many(500, 1000, 30_000), mysqltest.Many(4, 5, 100)
-	eachOrigin(t, func(t *testing.T, s *mysqltest.Server, from source) { from.testKilled(t, s.Start(t), want, kills) })
+	eachOrigin(t, func(t *testing.T, s *mysqltest.Server, from source) { from.testKilled(t, s.Start(t)) })
 }
 
-func (from source) testKilled(t *testing.T, s *mysqltest.Server, want, most int) {
+func (from source) testKilled(t *testing.T, s *mysqltest.Server) {
+	want, most := mysqltest.Many(500, 1000, 30_000), mysqltest.Many(4, 5, 100)
 	random := mysqltest.Random(t)
 	config := s.Database(t)
 	db, err := notify.OpenConfig(config)

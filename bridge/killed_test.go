@@ -76,8 +76,12 @@ func startChild(tb testing.TB, env string, told ...string) *child {
 	c := &child{env: env + "=" + strings.Join(told, "\n"), stop: cancel, done: make(chan struct{})}
 	go func() {
 		defer close(c.done)
-		for ; ctx.Err() == nil; pause(ctx, 50*time.Millisecond) { // a bridge that finds no broker ends at once
-			c.run()
+		// A bridge that finds no broker ends at once, and a start costs more than all that it does then.
+		for retry := notify.Exponential(50*time.Millisecond, time.Second); ctx.Err() == nil; pause(ctx, retry.NextBackOff()) {
+			began := time.Now()
+			if c.run(); time.Since(began) > time.Second {
+				retry.Reset()
+			}
 		}
 	}()
 	tb.Cleanup(c.end)

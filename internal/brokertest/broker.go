@@ -38,6 +38,8 @@ type Broker struct {
 	port   int
 	secure *Certificate // nil for no TLS
 
+	securePort int // RabbitMQ's port for TLS next to the other one; 0 for none
+
 	mu      sync.Mutex
 	process *process // nil when stopped
 	beside  *process // RabbitMQ's epmd, which runs next to it
@@ -57,8 +59,7 @@ type kind struct {
 // slowStart allows one slow broker to start at a time.
 var slowStart sync.Mutex
 
-// WithTLS starts a broker that accepts only TLS. begin is NATS, Redis, Mosquitto or
-// RabbitMQ.
+// WithTLS starts a broker that accepts only TLS. begin is NATS, Redis or Mosquitto.
 func WithTLS(tb testing.TB, c Certificate, begin func(tb testing.TB) *Broker) *Broker {
 	tb.Helper()
 	return begin(secured{tb, &c})
@@ -152,8 +153,16 @@ func (b *Broker) log() []byte {
 func (b *Broker) Addr() string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(b.port)) }
 
 // URL returns the address to connect to, with credentials and these parameters.
-func (b *Broker) URL(query string) string {
-	u := url.URL{Scheme: b.kind.scheme, User: url.UserPassword(User, Password), Host: b.Addr(), Path: b.kind.path, RawQuery: query}
+func (b *Broker) URL(query string) string { return b.url(b.kind.scheme, b.port, query) }
+
+// SecureURL is URL for the port with TLS of a RabbitMQ that has a certificate.
+func (b *Broker) SecureURL(query string) string { return b.url(b.kind.secure, b.securePort, query) }
+
+func (b *Broker) url(scheme string, port int, query string) string {
+	u := url.URL{
+		Scheme: scheme, User: url.UserPassword(User, Password), Host: net.JoinHostPort("127.0.0.1", strconv.Itoa(port)),
+		Path: b.kind.path, RawQuery: query,
+	}
 	return u.String()
 }
 

@@ -21,12 +21,13 @@ func TestBrokers(t *testing.T) {
 	mysqltest.Once(t)
 	for name, begin := range map[string]func(testing.TB) *Broker{
 		"nats": func(tb testing.TB) *Broker { return NATS(tb) }, "redis": func(tb testing.TB) *Broker { return Redis(tb) },
-		"mosquitto": func(tb testing.TB) *Broker { return Mosquitto(tb) }, "mosquitto that saves": MosquittoSaving, "rabbitmq": RabbitMQ,
+		"mosquitto": func(tb testing.TB) *Broker { return Mosquitto(tb) }, "mosquitto that saves": MosquittoSaving,
+		"rabbitmq": func(tb testing.TB) *Broker { return RabbitMQ(tb) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			if name == "rabbitmq" && !mysqltest.Long() {
-				t.Skip("it starts slowly; bridge.TestImport stops, kills and restarts it as well")
+				t.Skip("it starts slowly; bridge.TestAMQP stops, kills and restarts it as well")
 			}
 			var b *Broker
 			t.Run("alive", func(t *testing.T) {

@@ -99,10 +99,11 @@ func mosquitto(tb testing.TB, more string) *Broker {
 	}, ready: accepts}, nil)
 }
 
-// RabbitMQ starts rabbitmq-server, which takes some seconds. It accepts messages of MaxMessage bytes.
-func RabbitMQ(tb testing.TB) *Broker {
+// RabbitMQ starts rabbitmq-server, which takes some seconds. It accepts messages of MaxMessage bytes. With a certificate it accepts
+// TLS as well: see [Broker.SecureURL].
+func RabbitMQ(tb testing.TB, certificates ...Certificate) *Broker {
 	tb.Helper()
-	var other [2]int
+	var other [3]int
 	for i := range other {
 		var err error
 		if other[i], err = child.FreePort(); err != nil {
@@ -111,9 +112,10 @@ func RabbitMQ(tb testing.TB) *Broker {
 	}
 	return start(tb, kind{program: "rabbitmq-server", slow: true, scheme: "amqp", secure: "amqps", path: "/", prepare: func(b *Broker, _ []string) ([]string, []string, error) {
 		listener := "listeners.tcp.default = " + b.Addr()
-		if c := b.secure; c != nil {
-			listener = fmt.Sprintf("listeners.tcp = none\nlisteners.ssl.default = %s\nssl_options.certfile = %s\nssl_options.keyfile = %s\n"+
-				"ssl_options.verify = verify_none", b.Addr(), c.Certificate, c.Key)
+		for _, c := range certificates {
+			b.securePort = other[2]
+			listener += fmt.Sprintf("\nlisteners.ssl.default = 127.0.0.1:%d\nssl_options.certfile = %s\nssl_options.keyfile = %s\n"+
+				"ssl_options.verify = verify_none", b.securePort, c.Certificate, c.Key)
 		}
 		text := fmt.Sprintf("%s\ndefault_user = %s\ndefault_pass = %s\nmax_message_size = %d\n", listener, User, Password, MaxMessage)
 		if err := b.write("rabbit.conf", text); err != nil {
@@ -136,7 +138,7 @@ func RabbitMQ(tb testing.TB) *Broker {
 		b.beside, err = startProcess(epmd, []string{"-port", strconv.Itoa(other[0]), "-address", "127.0.0.1"}, environ, b.folder, b.path("epmd.log"))
 		return nil, environ, err
 	}, ready: func(ctx context.Context, b *Broker) error {
-		return b.hears(ctx, b.secure != nil, "AMQP\x00\x00\x09\x01", "\x01\x00\x00")
+		return b.hears(ctx, false, "AMQP\x00\x00\x09\x01", "\x01\x00\x00")
 	}}, nil)
 }
 
