@@ -286,11 +286,11 @@ func TestLargeBacklog(t *testing.T) {
 	if _, err := os.Stat("/proc/self/status"); err != nil {
 		t.Skip("memory is read from /proc")
 	}
-	clients, large := mysqltest.Many(4, 12, 100), mysqltest.Many(3, 6, 12)
+	clients, large, size := mysqltest.Many(4, 12, 100), mysqltest.Many(3, 6, 12), mysqltest.Many(2<<20, 15<<20, 15<<20)
 	mysqltest.AnyInTurn(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
 		db := openDB(t, config, "orders")
-		insert(t, db, "orders", slices.Repeat([]string{strings.Repeat("x", 15<<20)}, large)...)
+		insert(t, db, "orders", slices.Repeat([]string{strings.Repeat("x", size)}, large)...)
 		server := startChild(t, loadEnv, "3s "+config.FormatDSN())
 		loaded := &site{url: "http://" + server.line(t), client: &http.Client{Transport: &http.Transport{}}}
 		defer loaded.client.CloseIdleConnections()
@@ -314,7 +314,7 @@ func TestLargeBacklog(t *testing.T) {
 			n++
 		}
 		used := resident(t, server.Process.Pid)
-		t.Logf("%d clients, %d messages of 15 MiB: %d MiB", clients, large, used)
+		t.Logf("%d clients, %d messages of %d MiB: %d MiB", clients, large, size>>20, used)
 		if !racing { // the race detector multiplies memory
 			assert.Less(t, used, 512)
 		}

@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -32,7 +33,8 @@ func TestCommandsWithAWrongClock(t *testing.T) {
 func wrongClock(t *testing.T, s *mysqltest.Server, program string, off time.Duration) {
 	config, db := database(t, s, "orders")
 	succeed(t, config, "init", "--queue", "mail")
-	begin := func(args ...string) *process {
+	begin := func(t *testing.T, args ...string) *process {
+		t.Helper()
 		p := &process{Cmd: exec.CommandContext(t.Context(), program, args...), ended: make(chan struct{})}
 		p.Env = environment(t, config)
 		p.Stdout, p.Stderr = &p.out, &p.err
@@ -40,16 +42,17 @@ func wrongClock(t *testing.T, s *mysqltest.Server, program string, off time.Dura
 		return p
 	}
 	wrong := func(args ...string) string {
-		p := begin(args...)
+		p := begin(t, args...)
 		<-p.ended
 		require.Zero(t, p.ProcessState.ExitCode(), "%q: %s", args, p.err.String())
 		return p.out.String()
 	}
 	right := func(args ...string) string { return succeed(t, config, args...) }
+	beginRight := func(t *testing.T, args ...string) *process { t.Helper(); return launch(t, config, nil, args...) }
 
 	mysqltest.Exec(t, db, "INSERT INTO orders (payload, created_at) VALUES ('old', NOW(6) - INTERVAL 45 MINUTE), ('new', NOW(6))")
 	mysqltest.Exec(t, db, "UPDATE orders SET created_at = created_at - INTERVAL 11 MINUTE WHERE payload = 'old'") // beyond the disorder that --from allows
-	ago := begin("consume", "orders", "--group", "g", "--from", "30m", "--stop-at-end", "--format", "payload", "--log-level", "debug")
+	ago := begin(t, "consume", "orders", "--group", "g", "--from", "30m", "--stop-at-end", "--format", "payload", "--log-level", "debug")
 	<-ago.ended
 	require.Equal(t, "new\n", ago.out.String(), ago.err.String())
 	stamp := regexp.MustCompile(`time=(\S+)`).FindStringSubmatch(ago.err.String())
@@ -66,42 +69,20 @@ func wrongClock(t *testing.T, s *mysqltest.Server, program string, off time.Dura
 		require.Empty(t, second("once", key, "--every", "30m", "--", "echo", "again"))
 	}
 
-	events := filepath.Join(t.TempDir(), "events")
-	read := func() string {
-		text, err := os.ReadFile(events)
-		if !os.IsNotExist(err) {
-			require.NoError(t, err)
+	t.Run("locks", func(t *testing.T) {
+		for _, kind := range []string{"advisory", "lease"} {
+			for holder, begins := range map[string][]func(t *testing.T, args ...string) *process{
+				"wrong": {begin, beginRight}, "right": {beginRight, begin},
+			} {
+				t.Run(kind+" of the "+holder, func(t *testing.T) {
+					t.Parallel()
+					holdsLonger(t, []string{"lock", kind + "-" + holder, "--kind", kind}, begins[0], begins[1])
+				})
+			}
 		}
-		return string(text)
-	}
-	holds := []string{"--", "sh", "-c", "echo begins >>'" + events + "'; sleep 16; echo ends >>'" + events + "'"} // longer than the lease
-	then := []string{"--", "sh", "-c", "echo then >>'" + events + "'"}
-	for _, kind := range []string{"advisory", "lease"} {
-		for _, wrongHolds := range []bool{true, false} {
-			require.NoError(t, os.RemoveAll(events))
-			lock := []string{"lock", "x", "--kind", kind}
-			if kind == "lease" {
-				lock = append(lock, "--ttl", "15s")
-			}
-			var holder *process
-			if wrongHolds {
-				holder = begin(append(lock, holds...)...)
-			} else {
-				holder = launch(t, config, nil, append(lock, holds...)...)
-			}
-			require.Eventually(t, func() bool { return read() == "begins\n" }, patience, 25*time.Millisecond)
-			if wrongHolds {
-				right(append(lock, then...)...)
-			} else {
-				wrong(append(lock, then...)...)
-			}
-			require.Equal(t, "begins\nends\nthen\n", read(), "%s, held by the wrong clock: %t", kind, wrongHolds)
-			<-holder.ended
-			require.Zero(t, holder.ProcessState.ExitCode(), holder.err.String())
-		}
-	}
+	})
 
-	require.NoError(t, os.RemoveAll(events))
+	events := filepath.Join(t.TempDir(), "events")
 	wrong("enqueue", "mail", "hour", "--delay", "59m")
 	wrong("enqueue", "mail", "soon", "--delay", "1s")
 	wrong("schedule", "mail", "often", "--cron", "@every 2s", "{}")
@@ -116,21 +97,47 @@ func wrongClock(t *testing.T, s *mysqltest.Server, program string, off time.Dura
 	for _, payload := range []string{"long 1", "long 2"} {
 		right("enqueue", "mail", payload)
 	}
-	worker := begin(append([]string{"work", "mail"}, job...)...)
+	worker := begin(t, append([]string{"work", "mail"}, job...)...)
 	other := launch(t, config, nil, append([]string{"work", "mail"}, job...)...)
 	require.Eventually(t, func() bool {
 		return len(mysqltest.Values[int](t, db, "SELECT id FROM mqnotify_task WHERE state = 'done' AND (payload LIKE 'long%' OR payload = 'soon')")) == 3 &&
-			strings.Count(read(), "{}") > 1
+			strings.Count(read(t, events), "{}") > 1
 	}, patience, 20*time.Millisecond)
 	for _, p := range []*process{worker, other} {
 		require.NoError(t, p.Process.Signal(os.Interrupt))
 		<-p.ended
 	}
 	for _, line := range []string{"long 1 1\n", "long 2 1\n", "soon 1\n"} {
-		require.Equal(t, 1, strings.Count(read(), line), read())
+		require.Equal(t, 1, strings.Count(read(t, events), line), read(t, events))
 	}
-	require.NotContains(t, read(), "long 1 2")
-	require.NotContains(t, read(), "long 2 2")
-	require.NotContains(t, read(), "hour")
-	require.Less(t, strings.Count(read(), "{}"), 600, "a due time is entered once")
+	require.NotContains(t, read(t, events), "long 1 2")
+	require.NotContains(t, read(t, events), "long 2 2")
+	require.NotContains(t, read(t, events), "hour")
+	require.Less(t, strings.Count(read(t, events), "{}"), 600, "a due time is entered once")
+}
+
+// holdsLonger tests that a command that waits for a lock runs after the holder's, which takes longer than a lease lasts without renewal.
+func holdsLonger(t *testing.T, lock []string, hold, wait func(t *testing.T, args ...string) *process) {
+	t.Helper()
+	if slices.Contains(lock, "lease") {
+		lock = append(lock, "--ttl", "15s")
+	}
+	events := filepath.Join(t.TempDir(), "events")
+	holder := hold(t, append(slices.Clone(lock), "--", "sh", "-c", "echo begins >>'"+events+"'; sleep 16; echo ends >>'"+events+"'")...)
+	require.Eventually(t, func() bool { return read(t, events) == "begins\n" }, patience, 25*time.Millisecond)
+	waiter := wait(t, append(slices.Clone(lock), "--", "sh", "-c", "echo then >>'"+events+"'")...)
+	for _, p := range []*process{holder, waiter} {
+		require.Zero(t, p.code(t), p.err.String())
+	}
+	require.Equal(t, "begins\nends\nthen\n", read(t, events))
+}
+
+// read returns the text of a file, or "" if there is none.
+func read(t *testing.T, path string) string {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if !os.IsNotExist(err) {
+		require.NoError(t, err)
+	}
+	return string(text)
 }

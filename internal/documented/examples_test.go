@@ -1,3 +1,5 @@
+//go:build !race
+
 // Package documented checks that examples show every exported function.
 package documented
 

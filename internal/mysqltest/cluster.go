@@ -182,7 +182,7 @@ func (s *Server) copyNode(tb testing.TB) {
 		_ = os.Remove(filepath.Join(s.dataFolder(), name)) // the next start makes a new one
 	}
 	if err == nil {
-		err = os.CopyFS(filepath.Join(s.dir, "copy"), os.DirFS(s.dataFolder()))
+		err = copyFolder(filepath.Join(s.dir, "copy"), s.dataFolder())
 	}
 	if err != nil {
 		tb.Fatalf("mysqltest: copy the first node: %v", err)
