@@ -7,11 +7,17 @@ import (
 
 // permit waits for one of the permits, and answers 503 with a text and returns false if there is none in time. The caller calls leave.
 func (s *Server) permit(w http.ResponseWriter, r *http.Request, permits chan struct{}, busy string) (leave func(), ok bool) {
+	leave = func() { <-permits }
+	select {
+	case permits <- struct{}{}: // on a busy machine the time below may be over before select looks
+		return leave, true
+	default:
+	}
 	ctx, cancel := context.WithTimeout(r.Context(), s.options.crowded)
 	defer cancel()
 	select {
 	case permits <- struct{}{}:
-		return func() { <-permits }, true
+		return leave, true
 	case <-ctx.Done():
 		s.busy(w, busy)
 		return nil, false
