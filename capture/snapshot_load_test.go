@@ -134,7 +134,7 @@ func TestSnapshotMakesNoDeadlock(t *testing.T) {
 			}
 			return nil
 		})
-		for range mysqltest.Many(2, 8, 500) {
+		for range mysqltest.Many(2, 4, 500) {
 			takeSnapshot(t, db, "parts", SnapshotOptions{})
 		}
 		enough.Store(true)

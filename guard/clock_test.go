@@ -58,17 +58,14 @@ func TestClockOff(t *testing.T) {
 
 func clockOff(t *testing.T, s *mysqltest.Server, program string, off time.Duration) {
 	const ttl = 8 * time.Second // a stall loses none
-	w := startWorkers(t, s, childInput{Role: "worker", Kind: "lease", Name: "the resource", TTL: ttl}, same, 2)
-	db := w.db
-	config, err := mysql.ParseDSN(w.inputs[0].DSN)
-	require.NoError(t, err)
-	config.Params = map[string]string{"time_zone": "'+09:00'"}
-	zone := config.FormatDSN()
-	abroad := w.inputs[0]
-	abroad.DSN = zone
-	for range 2 {
-		w.all = append(w.all, startProgram(t, program, abroad))
+	db, config := openState(t, s)
+	abroad := func(dsn string) string {
+		config, err := mysql.ParseDSN(dsn)
+		require.NoError(t, err)
+		config.Params = map[string]string{"time_zone": "'+09:00'"}
+		return config.FormatDSN()
 	}
+	zone := abroad(config.FormatDSN())
 	start := func(program, name string) (say func(order string, want bool)) {
 		input := childInput{Role: "clock", DSN: zone, Name: name, TTL: ttl}
 		p := startProgram(t, program, input)
@@ -131,7 +128,18 @@ func clockOff(t *testing.T, s *mysqltest.Server, program string, off time.Durati
 		<-time.After(10 * tick)
 	}
 	require.False(t, free())
-	w.goOn(20) // processes with either clock share another lease meanwhile
+
+	// Processes with either clock share a lease.
+	w := startWorkers(t, s, childInput{Role: "worker", Kind: "lease", Name: "the resource", TTL: ttl}, same, 2)
+	input := w.inputs[0]
+	input.DSN = abroad(input.DSN)
+	for range 2 {
+		w.all = append(w.all, startProgram(t, program, input))
+	}
+	require.Eventually(t, func() bool {
+		return mysqltest.Value[int](t, w.db.Pool(), "SELECT COUNT(DISTINCT process) FROM works") == len(w.all)
+	}, patience, tick)
+	w.goOn(20)
 	w.stop()
 	require.Zero(t, w.twice(), "two holders at once")
 	t.Logf("clocks %v off: held %d times, nobody at the same time", off, w.done())
