@@ -35,7 +35,11 @@ func TestPageIsBoundedInBytes(t *testing.T) {
 			insert(t, db, "orders", controls)
 		}
 		insert(t, db, "orders", strings.Repeat("x", 3<<20), strings.Repeat("x", 3<<20), "last")
-		for name, buffer := range map[string]int{"kept": 0, "table": 1} {
+		buffers := map[string]int{"kept": 0, "table": 1}
+		if racing { // each takes five seconds then
+			delete(buffers, []string{"kept", "table"}[mysqltest.Random(t).IntN(2)])
+		}
+		for name, buffer := range buffers {
 			t.Run(name, func(t *testing.T) {
 				site := start(t, db, Options{Topics: []string{"orders"}, Buffer: buffer})
 				var ids []string
