@@ -60,6 +60,7 @@ func run(piece func(), ends bool) {
 
 // The Go code of the pages compiles, and go vet finds nothing. TestPages runs the code.
 func TestGo(t *testing.T) {
+	t.Parallel()
 	for _, folder := range writeGo(t, t.TempDir()) {
 		vet := exec.CommandContext(t.Context(), "go", "vet", "./...")
 		vet.Dir = folder

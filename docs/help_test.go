@@ -16,6 +16,7 @@ import (
 // The command line accepts every example of the help: none exits with the status of a wrong command line. The server that they
 // connect to does not exist.
 func TestHelpExamples(t *testing.T) {
+	t.Parallel()
 	bin := build(t)
 	run := func(line string) (said string, status int) {
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
