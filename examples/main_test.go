@@ -40,13 +40,16 @@ func TestExamples(t *testing.T) {
 	if testing.Short() {
 		t.Skip("the short form builds no programs; the tests of packages consumer, queue and serve cover what these use")
 	}
-	folder := t.TempDir()
-	arguments := []string{"build", "-ldflags=-s -w", "-o", folder} // links faster
+	arguments := []string{"build", "-ldflags=-s -w"} // links faster
 	if info, _ := debug.ReadBuildInfo(); slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"}) {
 		arguments = append(arguments, "-race")
 	}
-	said, err := exec.CommandContext(t.Context(), "go", append(arguments, "./...")...).CombinedOutput()
-	require.NoError(t, err, "%s", said)
+	build := func(t *testing.T, program string) string {
+		path := filepath.Join(t.TempDir(), program)
+		said, err := exec.CommandContext(t.Context(), "go", append(slices.Clone(arguments), "-o", path, "./"+program)...).CombinedOutput()
+		require.NoError(t, err, "%s", said)
+		return path
+	}
 	mysqltest.Rotate(t, []example{
 		{"cache", "cache", testCache},
 		{"live", "live", testLive},
@@ -55,7 +58,7 @@ func TestExamples(t *testing.T) {
 		{"outbox", "outbox", testOutbox},
 		{"worker", "worker", testWorker},
 	}, func(t *testing.T, s *mysqltest.Server, e example) {
-		t.Run(e.name, func(t *testing.T) { e.test(t, s, filepath.Join(folder, e.program)) })
+		t.Run(e.name, func(t *testing.T) { e.test(t, s, build(t, e.program)) })
 	})
 }
 

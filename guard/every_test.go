@@ -44,6 +44,7 @@ func TestEvery(t *testing.T) {
 							times = append(times, time.Now())
 							mu.Unlock()
 						}
+						<-time.After(interval / 100)
 					}
 				})
 			}
