@@ -2,22 +2,27 @@ package docs
 
 import (
 	"context"
+	"fmt"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"mvdan.cc/sh/v3/syntax"
+
+	"github.com/mqnotify/mqnotify/internal/mysqltest"
 )
 
 // The command line accepts every example of the help: none exits with the status of a wrong command line. The server that they
 // connect to does not exist.
 func TestHelpExamples(t *testing.T) {
 	t.Parallel()
-	bin := build(t)
+	bin, err := build()
+	require.NoError(t, err)
 	run := func(line string) (said string, status int) {
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		defer cancel()
@@ -61,14 +66,17 @@ func TestHelpExamples(t *testing.T) {
 	require.Greater(t, tried, 50)
 }
 
-// build builds the command and returns its folder.
-func build(t *testing.T) string {
-	t.Helper()
-	bin := t.TempDir()
-	build := exec.CommandContext(t.Context(), "go", "build", "-ldflags=-s -w", "-o", bin, "./cmd/mqnotify")
+// build builds the command once and returns its folder.
+var build = sync.OnceValues(func() (string, error) {
+	folder, err := mysqltest.Folder()
+	if err != nil {
+		return "", err
+	}
+	bin := filepath.Join(folder, "bin")
+	build := exec.Command("go", "build", "-ldflags=-s -w", "-o", bin+"/", "./cmd/mqnotify")
 	build.Dir = root
-	said, err := build.CombinedOutput()
-	require.NoError(t, err, "%s", said)
-	require.FileExists(t, filepath.Join(bin, "mqnotify"))
-	return bin
-}
+	if said, err := build.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("%w: %s", err, said)
+	}
+	return bin, nil
+})

@@ -39,7 +39,9 @@ func TestPages(t *testing.T) {
 		_, err := exec.LookPath(tool)
 		require.NoError(t, err, "the pages use %s: install it", tool)
 	}
-	environ := []string{"PATH=" + build(t) + ":" + buildGo(t) + ":" + os.Getenv("PATH")}
+	bin, err := build()
+	require.NoError(t, err)
+	environ := []string{"PATH=" + bin + ":" + buildGo(t) + ":" + os.Getenv("PATH")}
 	for _, name := range []string{"GOCACHE", "GOMODCACHE", "GOPROXY"} { // by default they depend on HOME, and the commands have another HOME
 		value, err := exec.CommandContext(t.Context(), "go", "env", name).Output()
 		require.NoError(t, err)
