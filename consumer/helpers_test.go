@@ -72,15 +72,21 @@ func number(err error) uint16 {
 type polls struct {
 	source
 	n     *atomic.Int64
+	old   *atomic.Int64 // answers that were too old because another test reads the view: the reader asks again
 	stale *atomic.Bool  // while it is set, every answer is too old
 	then  func(n int64) // is called when the server has answered for the nth time, if not nil
 }
 
-func newPolls() polls { return polls{n: new(atomic.Int64), stale: new(atomic.Bool)} }
+func newPolls() polls {
+	return polls{n: new(atomic.Int64), old: new(atomic.Int64), stale: new(atomic.Bool)}
+}
 
 func (l polls) open(ctx context.Context) (open, error) {
 	open, err := l.source.open(ctx)
 	n := l.n.Add(1)
+	if errors.Is(err, errStale) {
+		l.old.Add(1)
+	}
 	if l.then != nil {
 		l.then(n)
 	}
@@ -91,7 +97,7 @@ func (l polls) open(ctx context.Context) (open, error) {
 }
 
 // wrap is for Options.wrap.
-func (l polls) wrap(s source) source { return polls{s, l.n, l.stale, l.then} }
+func (l polls) wrap(s source) source { return polls{s, l.n, l.old, l.stale, l.then} }
 
 // wait returns when the reader has polled twice after this call began: the second poll
 // has begun after it.
