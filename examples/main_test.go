@@ -35,7 +35,7 @@ const (
 	tick = 25 * time.Millisecond
 )
 
-// TestExamples builds the examples and tests each of them.
+// TestExamples builds examples and tests them: all on the first server, then one on each of the others.
 func TestExamples(t *testing.T) {
 	if testing.Short() {
 		t.Skip("the short form builds no programs; the tests of packages consumer, queue and serve cover what these use")

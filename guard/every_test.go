@@ -44,7 +44,7 @@ func TestEvery(t *testing.T) {
 							times = append(times, time.Now())
 							mu.Unlock()
 						}
-						<-time.After(interval / 100)
+						<-time.After(interval / 100) // eight that never pause would keep both processors busy
 					}
 				})
 			}
