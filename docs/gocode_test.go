@@ -47,7 +47,7 @@ func must(err error) {
 
 func run(piece func(), ends bool) {
 	go func() {
-		for ; ctx.Err() == nil; time.Sleep(20 * time.Millisecond) {
+		for pause := time.Tick(20 * time.Millisecond); ctx.Err() == nil; <-pause {
 			meanwhile()
 		}
 	}()

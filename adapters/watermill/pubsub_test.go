@@ -217,7 +217,7 @@ func TestPubSubInGroups(t *testing.T) {
 // The adapter passes all tests but TestReconnect several times at once.
 func TestPubSubStress(t *testing.T) {
 	if !mysqltest.Long() {
-		t.Skip("this test runs with ./test --long")
+		t.Skip("takes minutes, because the suite runs several times at once: it runs with ./test --long")
 	}
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		features, constructor, groups := suite(t, s, form{})
