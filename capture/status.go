@@ -119,7 +119,7 @@ func (s standing) madeFor(name string) bool { return s.made != nil && s.made.Tab
 func triggers(ctx context.Context, q sqlx.QueryerContext, database, name string) (all []standing, err error) {
 	err = sqlx.SelectContext(ctx, q, &all, `SELECT TRIGGER_NAME AS name, EVENT_OBJECT_TABLE AS table_name, LOWER(EVENT_MANIPULATION) AS event,
 			DEFINER AS definer, ACTION_STATEMENT LIKE ? AS ours
-		FROM information_schema.TRIGGERS WHERE TRIGGER_SCHEMA = ? AND ACTION_TIMING = 'AFTER' AND (EVENT_OBJECT_TABLE = ? OR ? = '')
+		FROM information_schema.TRIGGERS WHERE EVENT_OBJECT_SCHEMA = ? AND ACTION_TIMING = 'AFTER' AND (EVENT_OBJECT_TABLE = ? OR ? = '')
 		ORDER BY EVENT_OBJECT_TABLE, ACTION_ORDER`,
 		"%'"+definitionMark+"%", database, name, name)
 	if err != nil {

@@ -261,7 +261,7 @@ func (a *app) makeTrigger(ctx context.Context, db *notify.DB, o *initOptions, t 
 func (a *app) compareTrigger(ctx context.Context, db *notify.DB, t trigger) error {
 	var is string
 	err := db.Pool().GetContext(ctx, &is, `SELECT ACTION_STATEMENT FROM information_schema.TRIGGERS
-		WHERE TRIGGER_SCHEMA = ? AND TRIGGER_NAME = ? AND EVENT_OBJECT_TABLE = ?`, db.Name(), t.name, t.table)
+		WHERE EVENT_OBJECT_SCHEMA = ? AND TRIGGER_NAME = ? AND EVENT_OBJECT_TABLE = ?`, db.Name(), t.name, t.table)
 	if err != nil && !errors.Is(err, sql.ErrNoRows) {
 		return fmt.Errorf("read trigger %s: %w", ident.Quote(t.name), err)
 	}

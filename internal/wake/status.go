@@ -41,8 +41,8 @@ func status(ctx context.Context, db *notify.DB, condition string, args []any) (s
 			LOWER(t.EVENT_MANIPULATION) AS event, t.ACTION_STATEMENT AS text, t.DEFINER AS definer,
 			COALESCE(r.DEFINER, '') AS routine_definer
 		FROM information_schema.TRIGGERS t
-		LEFT JOIN information_schema.ROUTINES r ON r.ROUTINE_SCHEMA = t.TRIGGER_SCHEMA AND r.ROUTINE_NAME = ?
-		WHERE t.TRIGGER_SCHEMA = ? AND t.TRIGGER_NAME LIKE 'mqnotify%'`+condition+`
+		LEFT JOIN information_schema.ROUTINES r ON r.ROUTINE_SCHEMA = t.EVENT_OBJECT_SCHEMA AND r.ROUTINE_NAME = ?
+		WHERE t.EVENT_OBJECT_SCHEMA = ? AND t.TRIGGER_NAME LIKE 'mqnotify%'`+condition+`
 		ORDER BY table_name, FIELD(event, 'insert', 'update', 'delete')`, append([]any{waiting.WakeRoutine, db.Name()}, args...)...)
 	if err != nil {
 		return nil, fmt.Errorf("wake: read the triggers: %w", err)

@@ -128,7 +128,7 @@ func Install(ctx context.Context, db *notify.DB, o Options, tables ...string) er
 func (i *installer) repair(ctx context.Context) error {
 	var others bool
 	err := i.db.Pool().GetContext(ctx, &others, `SELECT EXISTS (SELECT 1 FROM information_schema.TRIGGERS
-		WHERE TRIGGER_SCHEMA = ? AND LOCATE(?, ACTION_STATEMENT) > 0 AND DEFINER <> ?)`, i.db.Name(), waiting.Prefix(i.db.Name())+":", i.owner)
+		WHERE EVENT_OBJECT_SCHEMA = ? AND LOCATE(?, ACTION_STATEMENT) > 0 AND DEFINER <> ?)`, i.db.Name(), waiting.Prefix(i.db.Name())+":", i.owner)
 	if err != nil || !others {
 		return err
 	}
@@ -251,7 +251,7 @@ func (i *installer) free(ctx context.Context, table, name string) error {
 		Text  string `db:"text"`
 	}
 	err := i.db.Pool().GetContext(ctx, &is, `SELECT EVENT_OBJECT_TABLE AS table_name, ACTION_STATEMENT AS text
-		FROM information_schema.TRIGGERS WHERE TRIGGER_SCHEMA = ? AND TRIGGER_NAME = ?`, i.db.Name(), name)
+		FROM information_schema.TRIGGERS WHERE EVENT_OBJECT_SCHEMA = ? AND TRIGGER_NAME = ?`, i.db.Name(), name)
 	switch {
 	case errors.Is(err, sql.ErrNoRows): // it is not visible to this account, or was dropped just now
 		return nil
