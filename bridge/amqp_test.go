@@ -44,10 +44,7 @@ func readQueue(tb testing.TB, b *brokertest.Broker, queue string) (all []stored)
 
 // One RabbitMQ is used for all, because it starts slowly.
 func TestAMQP(t *testing.T) {
-	if mysqltest.Again() {
-		t.Skip("depends little on the database server, and has run before, with -race")
-	}
-	mysqltest.Any(t, testAMQP)
+	mysqltest.Each(t, testAMQP)
 }
 
 func testAMQP(t *testing.T, s *mysqltest.Server) {

@@ -176,7 +176,7 @@ func TestOffsetAfterConfirmation(t *testing.T) {
 // After MaxAttempts tries, a row that the destination refuses becomes a dead letter. With StopOnPoison the bridge stops before
 // that row.
 func TestPoison(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
 		insert(t, db, 1, 100)
 		tries := 0
@@ -219,7 +219,7 @@ func TestPoison(t *testing.T) {
 // A Send may confirm all messages and return an error, for example if the connection ends behind the last confirmation. The bridge opens
 // another sink and sends nothing twice.
 func TestErrorAfterConfirmation(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
 		insert(t, db, 1, 20)
 		f := &fake{after: func() error { return errors.New("broken pipe") }}
@@ -236,7 +236,7 @@ func TestErrorAfterConfirmation(t *testing.T) {
 // When its context ends, the bridge waits for the confirmation of the running Send, sends nothing more, and stores its progress,
 // even in the middle of a page.
 func TestGracefulStop(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
 		insert(t, db, 1, 100)
 		begun, goOn := make(chan struct{}), make(chan struct{})
@@ -263,7 +263,7 @@ func TestGracefulStop(t *testing.T) {
 // The bridge gives up a Send that the destination does not answer, and tries again. If the destination says when to try again,
 // the bridge waits until then.
 func TestNoAnswer(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
 		insert(t, db, 1, 3)
 		var calls atomic.Int32
@@ -298,7 +298,7 @@ func TestNoAnswer(t *testing.T) {
 // If the database dies after a confirmation and before the offset is stored, the bridge reads the rows again, but does not send
 // them again.
 func TestDatabaseDies(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		server := s.Start(t)
 		db := openTopic(t, server)
 		insert(t, db, 1, 100)
@@ -322,7 +322,7 @@ func TestDatabaseDies(t *testing.T) {
 
 // Report tells how many rows of a backlog are sent, how long that took, and how much time is left.
 func TestProgress(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
 		insert(t, db, 1, 2000)
 		var told []Progress

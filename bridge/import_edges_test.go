@@ -19,7 +19,7 @@ import (
 // A message that is too large for the server ends the import with an error that names the message, at every start. Earlier
 // messages are stored once. The message is stored when the server accepts its size.
 func TestImportTooLarge(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		b := brokertest.Redis(t)
 		client := openRedis(t, b)
 		origin, err := parseOrigin(b.URL("stream=in"), "orders")
@@ -56,7 +56,7 @@ func TestImportTooLarge(t *testing.T) {
 
 // If a batch takes longer to store than a transaction may last, the import stores fewer messages at a time until they fit.
 func TestImportSlowDatabase(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		b := brokertest.Redis(t)
 		client := openRedis(t, b)
 		origin, err := parseOrigin(b.URL("stream=in"), "orders")

@@ -48,7 +48,7 @@ func TestOriginKeys(t *testing.T) {
 
 // An import stores all entries of two streams that have one name in two databases, although the entries have the same ids.
 func TestImportOfTwo(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		b := brokertest.Redis(t)
 		db := openTopic(t, s)
 		for i, name := range []string{"/0", "/1"} {

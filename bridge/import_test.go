@@ -150,7 +150,7 @@ func TestImport(t *testing.T) {
 	eachOrigin(t, func(t *testing.T, s *mysqltest.Server, from source) { from.test(t, openTopic(t, s)) })
 }
 
-// eachOrigin runs f with every broker: see [mysqltest.Rotate]. With RabbitMQ, which starts slowly, TestAMQP does, except in the long
+// eachOrigin runs f with every broker: see [mysqltest.EachCase]. With RabbitMQ, which starts slowly, TestAMQP does, except in the long
 // form.
 func eachOrigin(t *testing.T, f func(t *testing.T, s *mysqltest.Server, from source)) {
 	t.Helper()
@@ -158,7 +158,7 @@ func eachOrigin(t *testing.T, f func(t *testing.T, s *mysqltest.Server, from sou
 	if mysqltest.Long() {
 		origins = append(origins, rabbitSourceOf)
 	}
-	mysqltest.Rotate(t, origins, func(t *testing.T, s *mysqltest.Server, open func(t *testing.T) source) {
+	mysqltest.EachCase(t, origins, func(t *testing.T, s *mysqltest.Server, open func(t *testing.T) source) {
 		from := open(t)
 		t.Run(from.name, func(t *testing.T) { f(t, s, from) })
 	})

@@ -29,7 +29,7 @@ type leg struct {
 	child   *child
 }
 
-func legs(t *testing.T, all bool) []*leg {
+func legs(t *testing.T) []*leg {
 	nats, redis, hook := brokertest.NATS(t), brokertest.Redis(t, "appendfsync always"), newReceiver(t)
 	path, turned := filepath.Join(t.TempDir(), "orders.jsonl"), filepath.Join(t.TempDir(), "turned.jsonl")
 	again := func(b *brokertest.Broker) func() {
@@ -38,7 +38,11 @@ func legs(t *testing.T, all bool) []*leg {
 			b.Restart()
 		}
 	}
-	legs := []*leg{
+	rabbit, mosquitto := brokertest.RabbitMQ(t), brokertest.MosquittoSaving(t)
+	s := &subscriber{b: mosquitto, topic: "orders"}
+	require.NoError(t, s.connect(t).Disconnect(&paho.Disconnect{}))
+	drained := s.drain(t)
+	return []*leg{
 		{name: "nats", url: nats.URL(""), once: true, kill: again(nats), read: func() []stored { return readStream(t, nats, "orders") }},
 		{name: "redis", url: redis.URL(""), once: true, kill: again(redis), read: func() []stored { return readRedis(t, redis, "orders") }},
 		{name: "file", url: "file://" + path, once: true, read: func() []stored { return readLines(t, path) }},
@@ -52,22 +56,13 @@ func legs(t *testing.T, all bool) []*leg {
 			return all
 		}},
 		{name: "webhook", url: hook.url("orders"), kill: hook.away, read: func() []stored { return hook.stored("orders") }},
-	}
-	if !all {
-		return legs
-	}
-	rabbit, mosquitto := brokertest.RabbitMQ(t), brokertest.MosquittoSaving(t)
-	s := &subscriber{b: mosquitto, topic: "orders"}
-	require.NoError(t, s.connect(t).Disconnect(&paho.Disconnect{}))
-	drained := s.drain(t)
-	return append(legs,
-		&leg{name: "amqp", url: rabbit.URL(""), kill: again(rabbit), read: func() []stored { return readQueue(t, rabbit, "orders") }},
+		{name: "amqp", url: rabbit.URL(""), kill: again(rabbit), read: func() []stored { return readQueue(t, rabbit, "orders") }},
 		// mosquitto confirms a packet before it stores it, and only then reads the next one.
-		&leg{name: "mqtt", url: mosquitto.URL(""), kill: again(mosquitto), forgets: 1, read: func() []stored {
+		{name: "mqtt", url: mosquitto.URL(""), kill: again(mosquitto), forgets: 1, read: func() []stored {
 			drained()
 			return s.read(t)
 		}},
-	)
+	}
 }
 
 // away cuts the receiver's connections and refuses requests for a moment.

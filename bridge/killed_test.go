@@ -15,7 +15,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -155,8 +154,6 @@ func (c *child) ended() string {
 // may lose a message that it confirmed just before it was killed. The long form has 100,000 rows.
 func TestKilled(t *testing.T) {
 	want, most := mysqltest.Many(1000, 1500, 100_000), mysqltest.Many(8, 8, 150)
-	var slow atomic.Bool // the slow brokers run on one server only
-	slow.Store(!mysqltest.Again())
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		random := mysqltest.Random(t)
 		server := s.Start(t)
@@ -165,7 +162,7 @@ func TestKilled(t *testing.T) {
 		require.NoError(t, err)
 		defer db.Close()
 		require.NoError(t, schema.Init(t.Context(), db, "orders"))
-		legs := legs(t, slow.CompareAndSwap(true, false))
+		legs := legs(t)
 		killable := slices.DeleteFunc(slices.Clone(legs), func(l *leg) bool { return l.kill == nil })
 		for _, l := range legs {
 			l.child = startChild(t, childEnv, config.FormatDSN(), l.url, l.name)

@@ -17,7 +17,7 @@ import (
 // If a stream has no room for one row but takes the next, and both are under way, it may store them in the wrong order. With one
 // message under way at a time it can't.
 func TestOrderAfterARefusal(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		b := brokertest.NATS(t)
 		js := openJetStream(t, b)
 		for inFlight, wanted := range map[int][]string{3: {"132", "123"}, 1: {"123"}} {

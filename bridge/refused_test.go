@@ -39,7 +39,7 @@ func TestImportEndsWhenRefused(t *testing.T) {
 
 // An import on a server that takes no writes says so.
 func TestImportReadOnly(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, shared *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, shared *mysqltest.Server) {
 		s := shared.Start(t)
 		config := s.Database(t)
 		setUp(t, config)
@@ -100,7 +100,7 @@ func TestDeadLetterOfColumns(t *testing.T) {
 
 // The end of the context is no failure of a bridge, even while the destination is opened.
 func TestContextEndsWhileOpening(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		ctx, cancel := context.WithCancel(t.Context())
 		to := &Destination{Name: "slow", InFlight: 1, Open: func(ctx context.Context) (Sink, error) {
 			cancel()

@@ -20,7 +20,7 @@ import (
 // A row whose dead letter is retried is sent. If it is refused again, also for good, its dead letter stays, with the new
 // error, and the bridge goes on.
 func TestRetryOfARow(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
 		mysqltest.ExecAll(t, db.Pool(), "CREATE TABLE stock (id INT AUTO_INCREMENT PRIMARY KEY)", "INSERT INTO stock VALUES (), (), ()")
 		var why atomic.Pointer[error]
@@ -61,7 +61,7 @@ func TestRetryOfARow(t *testing.T) {
 
 // A limit of the waits counts from a failure, not from the last success.
 func TestRetryAfterQuietTime(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		t.Run("bridge", func(t *testing.T) {
 			var clock mysqltest.Clock
 			var failures atomic.Int32

@@ -96,7 +96,7 @@ func TestWebhookAnswers(t *testing.T) {
 // The bridge waits as long as Retry-After says. If the receiver is gone (410), the bridge stops, and the offset stays before the
 // refused message.
 func TestWebhookOfATopic(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
 		insert(t, db, 1, 10)
 		r := newReceiver(t)

@@ -157,10 +157,10 @@ func TestOddNames(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := open(t, s.Database(t))
 		mysqltest.ExecAll(t, db.Pool(), "CREATE TABLE victim (id INT)")
-		for _, name := range []string{
+		for _, name := range mysqltest.Some(t, []string{
 			"a`b", `it's "it"`, `back\slash`, "line\nbreak", "?", "t`; DROP TABLE victim; -- x", "{topic}", "{old}", "new_row",
 			"a//b", "'NEW.`x`'", "größe 注文", strings.Repeat("é", 55),
-		} {
+		}) {
 			mysqltest.ExecAll(t, db.Pool(), "CREATE TABLE "+ident.Quote(name)+" (id INT AUTO_INCREMENT PRIMARY KEY, "+ident.Quote(name)+" TEXT) CHARACTER SET utf8mb4")
 			plan, err := Install(t.Context(), db, name, Options{})
 			require.NoError(t, err, name)

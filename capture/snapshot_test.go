@@ -133,7 +133,7 @@ func TestSnapshotKeys(t *testing.T) {
 		for n := range count {
 			mysqltest.Exec(t, db.Pool(), "INSERT INTO numbers VALUES (?)", n+1)
 		}
-		for i, test := range types {
+		for i, test := range mysqltest.Some(t, types) {
 			name := fmt.Sprint("t", i)
 			conn, err := db.Pool().Connx(t.Context())
 			require.NoError(t, err)
@@ -153,7 +153,7 @@ func TestSnapshotKeys(t *testing.T) {
 // A snapshot that was stopped continues after the last chunk, also after a killed connection, and writes each row once. Two snapshots of a
 // table exclude each other.
 func TestSnapshotResumes(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := withState(t, s)
 		manyParts(t, db, 2000)
 		_, err := Install(t.Context(), db, "parts", Options{})
@@ -205,7 +205,7 @@ func stopAfter(t *testing.T, db *notify.DB, chunks int) {
 
 // A snapshot begins again instead of continuing if changes were not captured in between, if the key was changed, or with Restart.
 func TestSnapshotRestarts(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		for name, test := range map[string]struct {
 			between []string
 			capture func(db *notify.DB) error

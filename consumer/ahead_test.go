@@ -95,7 +95,7 @@ func newAheadRows(t *testing.T, db *notify.DB) (r *rows, come func(a *ahead, aft
 // A row that came with its commit is taken once, by a reader directly before it, and only if no row can be
 // between the two.
 func TestAheadIsTaken(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
 		insert(t, db, "orders", numbers(1, 5)...)
 		rows, come := newAheadRows(t, db)
@@ -144,7 +144,7 @@ func TestAheadIsTaken(t *testing.T) {
 // Up to a head whose writers have ended the reader tracks no gap. A row that came before this was known is therefore read again,
 // with the rows after it.
 func TestAheadOfTheHorizon(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
 		insert(t, db, "orders", "1")
 		rows, come := newAheadRows(t, db)

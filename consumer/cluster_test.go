@@ -76,7 +76,7 @@ func TestGroupOnTwoServers(t *testing.T) {
 
 // A member that stood by is connected to a server that has just become read-only: it waits until that server takes writes.
 func TestStandbyWaitsForWrites(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, shared *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, shared *mysqltest.Server) {
 		s := shared.Start(t)
 		for _, sharing := range []bool{false, true} {
 			standbyWaitsForWrites(t, s, Options{Group: "g", From: "beginning", MembersShare: sharing, Partitions: map[bool]int{true: 1}[sharing]})

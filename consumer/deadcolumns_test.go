@@ -39,7 +39,7 @@ func TestRetryOfAMessageReadByColumns(t *testing.T) {
 
 // A retried row whose handler returns nil after its time is over was handled.
 func TestRetryAfterTheHandlersTimeout(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
 		shop(t, db, "a")
 		deadLetter(t, db, "shop", "mail")

@@ -101,7 +101,7 @@ func TestDeadLetterOfARow(t *testing.T) {
 // If one message of a batch fails, the others of the batch are handled,
 // in transactions exactly once.
 func TestPoisonInABatch(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
 		do(t, db, "CREATE TABLE work (id BIGINT UNSIGNED NOT NULL)")
 		insert(t, db, "orders", numbers(1, 20)...)

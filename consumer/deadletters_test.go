@@ -309,7 +309,7 @@ func TestDeadLettersWithoutState(t *testing.T) {
 // A retried row of a shared group comes although its partition's stored progress is ahead of the member's other partitions, as it is
 // after another member, which had this partition, has ended.
 func TestRetryOfARowInAPartitionAhead(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
 		shop(t, db, numbers(1, 20)...)
 		options := Options{Group: "g", From: "beginning", MaxAttempts: 1, Retry: atOnce, MembersShare: true, Partitions: 4, StopAtEnd: true}

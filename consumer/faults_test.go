@@ -265,7 +265,7 @@ func TestCutAtTheCommit(t *testing.T) {
 // When a commit is in doubt, the member's progress is older than what the commit may
 // have stored. It must not overwrite the offset, or the work would be done again.
 func TestInDoubtKeepsTheOffset(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
 		setup := openConfig(t, config, "orders")
 		cutter := &cutter{every: 3} // the fence, the first message; then the third is sent, and cut
@@ -294,7 +294,7 @@ func TestInDoubtKeepsTheOffset(t *testing.T) {
 
 // A network with interruptions costs only time.
 func TestConnectionsCutUnderLoad(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
 		db := openConfig(t, config, "orders")
 		proxy := s.Proxy(t)

@@ -40,13 +40,13 @@ var gapTests = []struct {
 }
 
 // TestGaps runs gapTests in parallel, but those that read INNODB_TRX one after the other: the server refreshes that view
-// only if it was not read for 100 ms, so that many readers keep it stale. In the short form one way must do.
+// only if it was not read for 100 ms, so that many readers keep it stale. In the short form some tests with one way must do.
 func TestGaps(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		for _, writers := range mysqltest.Many([]string{writersUnknown}, ways(s), ways(s)) {
 			t.Run(writers, func(t *testing.T) {
 				t.Parallel()
-				for _, c := range gapTests {
+				for _, c := range mysqltest.Some(t, gapTests) {
 					t.Run(c.name, func(t *testing.T) {
 						if writers != writersInnoDBTrx {
 							t.Parallel()

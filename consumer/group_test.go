@@ -55,7 +55,7 @@ func TestGroupHandsOver(t *testing.T) {
 
 // Groups, and topics, are independent of one another.
 func TestGroupsAreApart(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openConfig(t, s.Database(t), "orders", "bills")
 		insert(t, db, "orders", "o")
 		insert(t, db, "bills", "b")
@@ -219,7 +219,7 @@ func TestStandbyKilled(t *testing.T) {
 // the next member in bounded time, and the first member's handler learns it before.
 func TestGroupNetworkFreezes(t *testing.T) {
 	mysqltest.NotShort(t, "core.TestLostBeforeTheServerGivesTheLockAway and TestGroupLockLost")
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
 		db := openConfig(t, config, "orders")
 		proxy := s.Proxy(t)

@@ -14,7 +14,7 @@ import (
 // If a part of a page was handled, only the rest is tried again, and the count of attempts
 // restarts with every step ahead.
 func TestHandled(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
 		insert(t, db, "orders", numbers(1, 20)...)
 		var done []uint64
@@ -62,7 +62,7 @@ func TestHandled(t *testing.T) {
 
 // For a handler of single messages Handled means its error: the message counts as failed.
 func TestHandledOfEach(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
 		insert(t, db, "orders", "one")
 		handler := Each(func(context.Context, Message) error { return Handled(1, errHandler) })
@@ -73,7 +73,7 @@ func TestHandledOfEach(t *testing.T) {
 
 // A dead letter that is written twice is one row.
 func TestLetterOnce(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
 		for attempts := range 2 {
 			require.NoError(t, deadletter.Write(t.Context(), db.Pool(), deadletter.Letter{

@@ -22,7 +22,7 @@ func atOnce() backoff.BackOff { return &backoff.ZeroBackOff{} }
 
 // A message that fails is tried again; the messages behind it wait, and the order stays.
 func TestRetry(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
 		insert(t, db, "orders", numbers(1, 3)...)
 		var calls []string // by one goroutine at a time, as promised
@@ -57,7 +57,7 @@ func (r *recordedBackOff) NextBackOff() time.Duration {
 
 // With a negative MaxAttempts a message never becomes a dead letter.
 func TestRetryForEver(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
 		insert(t, db, "orders", "one")
 		calls := 0
@@ -76,7 +76,7 @@ func TestRetryForEver(t *testing.T) {
 
 // Without a group there are no dead letters for a message that fails: Run's error names the message.
 func TestHandlerError(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
 		insert(t, db, "orders", numbers(1, 3)...)
 		for name, handler := range map[string]Handler{
@@ -108,7 +108,7 @@ func TestHandlerError(t *testing.T) {
 // A policy that returns backoff.Stop ends the attempts for a message, and the
 // reconnects of Run.
 func TestBackOffStops(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
 		insert(t, db, "orders", "one")
 		twice := func() backoff.BackOff { return backoff.WithMaxRetries(atOnce(), 2) }
@@ -129,7 +129,7 @@ func TestBackOffStops(t *testing.T) {
 
 // A panic is a failure like any other, with its value and place.
 func TestPanic(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
 		insert(t, db, "orders", "one")
 		err := run(t, db, "orders", Options{From: "beginning", MaxAttempts: 1},
@@ -158,7 +158,7 @@ func TestPanic(t *testing.T) {
 // The context of a handler that hangs ends after HandlerTimeout, and its
 // messages count as failed.
 func TestHandlerTimeout(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
 		insert(t, db, "orders", "one")
 		options := Options{
@@ -213,7 +213,7 @@ func TestHandlerEndsItsTransaction(t *testing.T) {
 
 // A Handler without a function is refused before anything is read.
 func TestHandlerRefused(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
 		c, err := New(db, "orders", Options{})
 		require.NoError(t, err)
@@ -250,7 +250,7 @@ func TestLargeRows(t *testing.T) {
 // After a lost connection a consumer begins with a smaller page: the page may have been too large to be read in the time that a
 // statement may take.
 func TestSmallerPageAfterALoss(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
 		insert(t, db, "orders", numbers(1, 1000)...)
 		sizes := make(chan int, 200)

@@ -17,7 +17,7 @@ import (
 
 // A limit counts every message, also one that becomes a dead letter, and no further message is touched.
 func TestLimit(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openConfig(t, s.Database(t), "orders")
 		insert(t, db, "orders", "1", "2", "3", "4", "5", "6", "7", "8", "9")
 		consume := func(limit, attempts int, handler Handler) {
@@ -61,7 +61,7 @@ func TestLimit(t *testing.T) {
 
 // If what the handler needs is unavailable, the topic does not become dead letters at full speed.
 func TestDeadLettersInARowPause(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openConfig(t, s.Database(t), "orders")
 		insert(t, db, "orders", "1", "2", "3", "4", "good", "5", "dead", "dead")
 		log := new(strings.Builder)

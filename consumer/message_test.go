@@ -113,7 +113,7 @@ func TestParseTime(t *testing.T) {
 
 // A handler may keep messages, and later ones do not overwrite them: pages do not reuse memory.
 func TestPayloadsMayBeKept(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
 		want := numbers(1, 3000)
 		do(t, db, "INSERT INTO orders (payload) WITH RECURSIVE n AS (SELECT 1 AS i UNION ALL SELECT i + 1 FROM n WHERE i < 900) SELECT i FROM n",

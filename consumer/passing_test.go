@@ -12,7 +12,7 @@ import (
 // A server that lacks disk space or memory for a moment does not end a consumer: it waits, and continues.
 func TestPassingServerErrors(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
-		for _, number := range []int{1021, 1041, 1114, 1180, 1206} {
+		for _, number := range mysqltest.Some(t, []int{1021, 1041, 1114, 1180, 1206}) {
 			t.Run(fmt.Sprint(number), func(t *testing.T) {
 				t.Parallel()
 				db := openConfig(t, s.Database(t), "orders")

@@ -196,7 +196,7 @@ func TestResetNeedsAGroup(t *testing.T) {
 // A consumer without a group also continues where it was after its connections are
 // lost: it neither begins again nor omits rows that were committed in the meantime.
 func TestReconnectWithoutAGroup(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
 		db := openConfig(t, config, "orders")
 		insert(t, db, "orders", "one")

@@ -14,7 +14,7 @@ import (
 // Watch gets the position where reading begins and every move of the watermark, but none past an open gap. A reader that begins at
 // such a position gets the rows that were not handled then, including a row that commits late.
 func TestWatch(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
 		insert(t, db, "orders", "a", "b")
 		told := make(chan string, 1000)

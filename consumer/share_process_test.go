@@ -44,7 +44,7 @@ type shareMember struct {
 // once. When no member joins or leaves, the shares become fair.
 func TestShareProcesses(t *testing.T) {
 	mysqltest.NotShort(t, "TestShare and TestShareHandsOver")
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		random := mysqltest.Random(t)
 		way := writersUnknown
 		if !testing.Short() { // reads of INNODB_TRX would disturb other tests

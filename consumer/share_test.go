@@ -108,7 +108,7 @@ func TestShare(t *testing.T) {
 
 // Members can't disagree, because the group stores how it is shared.
 func TestShareDisagreement(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
 		insert(t, db, "orders", numbers(1, 10)...)
 		nothing := Each(func(context.Context, Message) error { return nil })
@@ -156,7 +156,7 @@ func TestShareDisagreement(t *testing.T) {
 
 // A reset whose transaction fails with a passing error is not forgotten.
 func TestShareResetAgain(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
 		insert(t, db, "orders", "1", "2")
 		var got collected
@@ -202,7 +202,7 @@ func TestShareGoesOn(t *testing.T) {
 
 // A message that always fails blocks its member's partitions until it is a dead letter, and no others.
 func TestShareDeadLetter(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
 		for n := range 20 {
 			publishKey(t, db, strconv.Itoa(n), strconv.Itoa(n))
@@ -233,7 +233,7 @@ func TestShareDeadLetter(t *testing.T) {
 // consumer of a group.
 func TestShareIdle(t *testing.T) {
 	mysqltest.NotShort(t, "TestIdleCost")
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
 		db := openConfig(t, config, "orders")
 		require.NoError(t, wake.Install(t.Context(), db, wake.Options{Logger: testLogger(t)}, "orders"))

@@ -95,7 +95,7 @@ func TestManyConsumers(t *testing.T) {
 // own.
 func TestStopInTheMiddleOfARead(t *testing.T) {
 	mysqltest.NotShort(t, "TestLockedWhileReading")
-	mysqltest.Any(t, func(t *testing.T, shared *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, shared *mysqltest.Server) {
 		s := shared.Start(t) // no other test moves this server's counter
 		config := s.Database(t)
 		admin, db := openConfig(t, config, "orders", "invoices"), openConfig(t, config)

@@ -17,7 +17,7 @@ import (
 // After the end of Run's context the handler finishes its message: the message counts and is stored,
 // and no further one begins.
 func TestStopFinishesTheMessageInHand(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
 		do(t, db, "CREATE TABLE work (id BIGINT UNSIGNED NOT NULL)")
 		insert(t, db, "orders", numbers(1, 5)...)
@@ -55,7 +55,7 @@ func TestStopFinishesTheMessageInHand(t *testing.T) {
 // The context of a handler that does not return ends StopTimeout after the end of Run's context;
 // its message is delivered again.
 func TestStopTimeout(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
 		insert(t, db, "orders", "one", "two")
 		entered := make(chan struct{})
@@ -79,7 +79,7 @@ func TestStopTimeout(t *testing.T) {
 
 // ErrStop, alone or wrapped, ends Run after the current messages, which count as handled.
 func TestErrStop(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
 		do(t, db, "CREATE TABLE work (id BIGINT UNSIGNED NOT NULL)")
 		insert(t, db, "orders", numbers(1, 5)...)
@@ -115,7 +115,7 @@ func TestErrStop(t *testing.T) {
 // StopAtEnd reads the existing rows and returns, even if there are none or a
 // transaction is open; its rows are delivered in the group's next run.
 func TestStopAtEnd(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
 		options := Options{Group: "g", From: "beginning", StopAtEnd: true}
 		consume := func() []string {
@@ -138,7 +138,7 @@ func TestStopAtEnd(t *testing.T) {
 // With a negative FlushInterval the offset is stored before the next message begins;
 // with a long one, only at the end. A handler in a transaction always stores it.
 func TestFlushInterval(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
 		insert(t, db, "orders", numbers(1, 5)...)
 		for name, c := range map[string]struct {
@@ -182,7 +182,7 @@ func TestFlushInterval(t *testing.T) {
 // An offset that can't be stored at the end is an error, because the handled messages
 // will be delivered again.
 func TestStopUnsaved(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		for _, how := range []string{"context", "ErrStop", "StopAtEnd"} {
 			db := openTopic(t, s)
 			insert(t, db, "orders", "one")
@@ -212,7 +212,7 @@ func TestStopUnsaved(t *testing.T) {
 
 // Run returns nil whatever the cause of its context's end is, and wherever Run is.
 func TestStopWithACause(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
 		ctx, cancel := context.WithCancelCause(context.WithoutCancel(t.Context()))
 		defer cancel(nil)

@@ -23,7 +23,7 @@ import (
 func TestProbeFindsTheLockedRow(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		const grace = 100 * time.Millisecond
-		for _, c := range []struct {
+		for _, c := range mysqltest.Some(t, []struct {
 			name    string
 			options Options
 			after   string // the payloads of the rows after the locked one
@@ -32,7 +32,7 @@ func TestProbeFindsTheLockedRow(t *testing.T) {
 			{"strict, many rows", Options{Strict: true}, fmt.Sprintf("SELECT 'two' UNION ALL (SELECT a.id FROM ids a JOIN ids b LIMIT %d)", idsAtOnce+100)},
 			{"excluded rows", Options{Where: "payload <> 'x'"}, "SELECT 'two' UNION ALL (SELECT 'x' FROM ids)"},
 			{"many excluded rows", Options{Where: "payload <> 'x'"}, fmt.Sprintf("SELECT 'two' UNION ALL (SELECT 'x' FROM ids a JOIN ids b LIMIT %d)", 2*idsAtOnce)},
-		} {
+		}) {
 			t.Run(c.name, func(t *testing.T) {
 				t.Parallel()
 				db := openTopic(t, s)
@@ -120,7 +120,7 @@ func TestKeyOfAMessageTable(t *testing.T) {
 
 // A consumer that needed no tables of mqnotify ends when another version makes them.
 func TestOtherVersionWhileItRuns(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
 		admin := attach(t, config) // without tables of mqnotify
 		do(t, admin, "CREATE TABLE own (id INT AUTO_INCREMENT PRIMARY KEY, n INT)", "INSERT INTO own (n) VALUES (1)")

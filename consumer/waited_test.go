@@ -17,7 +17,7 @@ import (
 // While rows are held back, the log says which id they wait for, and for how long at most if a time bounds that, also at the end of
 // the table. It does not say so for rows that are only not committed yet.
 func TestWaitIsLogged(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		for _, writers := range ways(s) {
 			db := openTopic(t, s)
 			insert(t, db, "orders", "one")

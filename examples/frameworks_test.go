@@ -29,7 +29,7 @@ var frameworks = []framework{
 
 // TestFrameworks runs the real frameworks with their own workers, which sleep, and with workers that mqnotify wakes.
 func TestFrameworks(t *testing.T) {
-	mysqltest.Rotate(t, frameworks, func(t *testing.T, s *mysqltest.Server, f framework) {
+	mysqltest.EachCase(t, frameworks, func(t *testing.T, s *mysqltest.Server, f framework) {
 		t.Run(f.name, func(t *testing.T) {
 			php := mysqltest.Interpreter(t, "php")
 			s = s.Start(t) // a server of its own, because the test counts its statements

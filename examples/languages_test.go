@@ -26,7 +26,7 @@ type language struct{ name, interpreter, end string }
 
 // TestLanguages runs the examples of each language.
 func TestLanguages(t *testing.T) {
-	mysqltest.Rotate(t, []language{{"php", "php", ".php"}, {"python", "python3", ".py"}, {"node", "node", ".js"}}, func(t *testing.T, s *mysqltest.Server, l language) {
+	mysqltest.EachCase(t, []language{{"php", "php", ".php"}, {"python", "python3", ".py"}, {"node", "node", ".js"}}, func(t *testing.T, s *mysqltest.Server, l language) {
 		t.Run(l.name, func(t *testing.T) {
 			run := mysqltest.Interpreter(t, l.interpreter)
 			if mysqltest.Long() {

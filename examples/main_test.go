@@ -50,7 +50,7 @@ func TestExamples(t *testing.T) {
 		require.NoError(t, err, "%s", said)
 		return path
 	}
-	mysqltest.Rotate(t, []example{
+	mysqltest.EachCase(t, []example{
 		{"cache", "cache", testCache},
 		{"live", "live", testLive},
 		{"live in a browser", "live", testLivePage},

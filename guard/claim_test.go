@@ -17,7 +17,7 @@ import (
 
 // A claim has one owner and at most one successor, however often the next step is triggered.
 func TestClaims(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		bothCounts(t, s, func(t *testing.T, db *notify.DB, _ *mysql.Config) {
 			claims := guard.NewClaims(db)
 			is := func(want, got bool, err error) {
@@ -92,7 +92,7 @@ func TestClaims(t *testing.T) {
 
 // Of sixteen callers that trigger a step of a chain at the same time, one takes it, step after step.
 func TestChain(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, _ := openState(t, s)
 		claims := guard.NewClaims(db)
 		_, err := claims.Claim(t.Context(), "step 0")

@@ -21,7 +21,7 @@ import (
 
 // Every lets one of any number of callers through in an interval.
 func TestEvery(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		bothCounts(t, s, func(t *testing.T, db *notify.DB, _ *mysql.Config) {
 			interval := mysqltest.Size(100*time.Millisecond, 400*time.Millisecond, 400*time.Millisecond)
 			var all sync.WaitGroup
@@ -102,7 +102,7 @@ func TestEveryProcesses(t *testing.T) {
 	mysqltest.NotShort(t, "TestEvery")
 	rounds := mysqltest.Many(2, 3, 60)
 	const racers, interval = 8, 100 * time.Millisecond
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, config := openState(t, s)
 		times := func() int {
 			return mysqltest.Value[int](t, db.Pool(), "SELECT COALESCE(SUM(times), 0) FROM mqnotify_interval")

@@ -25,7 +25,7 @@ func calling(call func(ctx context.Context) error) guard.TwoStep {
 // the column takes as the same, and whatever the session's settings are.
 func TestTwoStepOneLeaseARow(t *testing.T) {
 	const german = "VARCHAR(20) CHARACTER SET utf8mb4 COLLATE utf8mb4_unicode_ci"
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, config := openState(t, s)
 		config = config.Clone()
 		config.Params = map[string]string{"time_zone": "'+05:00'", "sql_mode": "'PAD_CHAR_TO_FULL_LENGTH'"}
@@ -89,7 +89,7 @@ func TestTwoStepOneLeaseARow(t *testing.T) {
 // If the key names another row than the one whose lease was taken, nothing is done to
 // that row.
 func TestTwoStepOtherRow(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, _ := openState(t, s)
 		mysqltest.Exec(t, db.Pool(), "CREATE TABLE people (id INT PRIMARY KEY, name VARCHAR(20) UNIQUE)")
 		mysqltest.Exec(t, db.Pool(), "INSERT INTO people VALUES (1, 'Anna')")
@@ -160,7 +160,7 @@ func TestEngines(t *testing.T) {
 // A transaction that has the pool's only connection needs no other one, even while other callers
 // wait for it.
 func TestOneConnection(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		bothCounts(t, s, func(t *testing.T, db *notify.DB, _ *mysql.Config) {
 			mysqltest.Exec(t, db.Pool(), mails)
 			mysqltest.Exec(t, db.Pool(), "INSERT INTO `ma``ils` (id) VALUES (1), (2)")

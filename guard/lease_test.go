@@ -87,7 +87,7 @@ func TestLeaseTokens(t *testing.T) {
 // The next holder gets a lease that is not renewed when it expires, with a larger token. The
 // previous holder can then neither release, renew nor fence. A lease that is renewed lasts.
 func TestLeaseExpires(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, _ := openState(t, s)
 		const ttl, longer = time.Second, 9 * time.Second // a stall loses none that is renewed
 		lease, other := newLease(t, db, "x", ttl), newLease(t, db, "renewed", longer)
@@ -195,7 +195,7 @@ func TestLeaseLost(t *testing.T) {
 // A holder learns at its next renewal that the lease was taken from it, for example by
 // hand.
 func TestLeaseTakenAway(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, _ := openState(t, s)
 		lease := newLease(t, db, "x", 12*time.Second) // or a stall would lose it before the renewal does
 		held := mustLock(t, lease)
@@ -216,7 +216,7 @@ func TestLeaseTakenAway(t *testing.T) {
 
 // The renewals survive lost connections and a restart of the server.
 func TestLeaseSurvives(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		own := s.Start(t)
 		config := own.Database(t)
 		direct := openDB(t, config)

@@ -21,7 +21,7 @@ import (
 // why the server could not be asked, even if the lock was held before.
 func TestMutexServerAway(t *testing.T) {
 	mysqltest.NotShort(t, "TestLockWaitsThroughARestart")
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
 		direct := openDB(t, config)
 		require.NoError(t, schema.Init(t.Context(), direct.Pool()))
@@ -115,7 +115,7 @@ func TestMutexConnectionLost(t *testing.T) {
 // If a context ends while the server takes the lock, the attempt waits for the answer and releases the lock. Without the wait,
 // the server might take the lock after the release, for no caller.
 func TestMutexContextEnds(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		for kind, test := range map[string]struct{ blocksTaking, release string }{
 			"row":  {"INSERT mqnotify_mutex_row VALUES ('x', 'somebody', UTC_TIMESTAMP(6))", "DELETE%"}, // the server may list it for a moment after its answer
 			"flag": {"SELECT * FROM mqnotify_mutex_flag FOR UPDATE", "UPDATE%"},
@@ -153,7 +153,7 @@ func TestMutexContextEnds(t *testing.T) {
 // A statement that frees a key or a lock of any holder is not repeated after a lost answer, because by then
 // the next holder may have it.
 func TestReleaseIsNotRepeated(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		// take takes it, and fails if it is taken; free makes it free.
 		type made struct {
 			take func() error

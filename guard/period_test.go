@@ -14,7 +14,7 @@ import (
 
 // An Every with a Period lets one caller through in each period, however much of the period is left, by the server's clock.
 func TestEveryPeriod(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		bothCounts(t, s, func(t *testing.T, db *notify.DB, _ *mysql.Config) {
 			// In a zone whose day has just begun or is about to end, the test would sometimes fail: noon is far from both.
 			now := mysqltest.Value[int](t, db.Pool(), "SELECT TIME_TO_SEC(UTC_TIME())")

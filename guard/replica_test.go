@@ -91,7 +91,7 @@ func lockedOnce(t *testing.T, m *guard.Mutex) <-chan error {
 
 // A wait for a lock survives the server's death, and gets the lock that its holder lost.
 func TestLockWaitsThroughARestart(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, shared *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, shared *mysqltest.Server) {
 		s := shared.Start(t)
 		db, _ := openState(t, s)
 		m, err := guard.NewMutex(db, "x", guard.MutexOptions{})
@@ -121,7 +121,7 @@ func (c tells) Write(p []byte) (int, error) {
 
 // So does a wait for a lock in a table, however long the server is away.
 func TestTableLockWaitsThroughARestart(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, shared *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, shared *mysqltest.Server) {
 		s := shared.Start(t)
 		db, config := openState(t, s)
 		var dials, writes atomic.Int64
@@ -149,7 +149,7 @@ func TestTableLockWaitsThroughARestart(t *testing.T) {
 
 // A wait for a lock survives the loss of its session to a server that is read-only for a while, as after a failover.
 func TestLockWaitsWhileReadOnly(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, shared *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, shared *mysqltest.Server) {
 		s := shared.Start(t)
 		db, _ := openState(t, s)
 		m, err := guard.NewMutex(db, "x", guard.MutexOptions{})

@@ -162,7 +162,7 @@ func TestLockRowRefuses(t *testing.T) {
 // without an index locks the rows that it passes, so that the second worker gets
 // nothing although there is work.
 func TestLimitWithLock(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, _ := openAccounts(t, s)
 		begin := func() *sqlx.Tx {
 			tx, err := db.Pool().BeginTxx(t.Context(), nil)
@@ -198,7 +198,7 @@ func TestLimitWithLock(t *testing.T) {
 // transaction is rolled back, and again when the transaction is repeated. In two steps the row is free
 // in the meantime, and the call happens once.
 func TestTwoStep(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, config := openAccounts(t, s)
 		calls := 0
 		lockedDuring := func() bool { // what others see while the call is under way

@@ -130,7 +130,7 @@ func TestAwaitOnAReadOnlyServer(t *testing.T) {
 
 // A query that is slower than Await allows ends it, after a second run that shows that the connection is not the reason.
 func TestAwaitSlowQuery(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		_, err := notify.Await[int](t.Context(), openDB(t, s.Database(t)), "orders", "SELECT SLEEP(60)")
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 	})
@@ -138,7 +138,7 @@ func TestAwaitSlowQuery(t *testing.T) {
 
 // Await goes on after attempts to connect that took longer than the timeout in the DSN, or found no free connection.
 func TestAwaitWhileConnectingTimesOut(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
 		changes := openDB(t, config)
 		mysqltest.ExecAll(t, changes.Pool(), "CREATE TABLE stock (n INT NOT NULL)", "INSERT INTO stock VALUES (0)")

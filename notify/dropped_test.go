@@ -15,7 +15,7 @@ import (
 // Listen and Await continue over new connections when the network silently drops the existing ones.
 func TestDroppedConnections(t *testing.T) {
 	mysqltest.NotShort(t, "waiting.TestVanishedConnections and server.TestIdleConnectionIsReplaced")
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		directly, config := openNotifications(t, s, true)
 		mysqltest.Exec(t, directly.Pool(), "CREATE TABLE stock (n INT NOT NULL)")
 		mysqltest.Exec(t, directly.Pool(), "INSERT INTO stock VALUES (0)")

@@ -211,7 +211,7 @@ func insertNotifications(tb testing.TB, db mysqltest.Database, name string, rows
 
 // The last receiver leaves during a delivery, repeatedly.
 func TestListenDuringTheLastStop(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, _ := openNotifications(t, s, true)
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := mysqltest.Result(func() int {
@@ -241,7 +241,7 @@ func TestListenDuringTheLastStop(t *testing.T) {
 
 // A pool of one connection is enough.
 func TestListenOverAPoolOfOne(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, _ := openNotifications(t, s, true)
 		db.Pool().SetMaxOpenConns(1)
 		got := listen(t, db, "last")

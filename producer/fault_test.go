@@ -21,7 +21,7 @@ import (
 // If a server is killed during publishes, every message whose publish succeeded survives
 // exactly once, and a message whose error is safe to retry is not stored.
 func TestServerKilledInTheMiddle(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		own := s.Start(t)
 		db := topicOn(t, own, "x")
 		p := newProducer(t, db, "x", Options{BatchRows: 3})

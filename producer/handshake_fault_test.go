@@ -93,7 +93,7 @@ func TestHandshakeProducerDies(t *testing.T) {
 // A consumer that starts first finds nothing, does not block a producer that starts later, and gets
 // its messages.
 func TestHandshakeConsumerStartsFirst(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := topicOn(t, s, "x")
 		ctx := deadline(t)
 		r := newReader(t, db, "x")
@@ -109,7 +109,7 @@ func TestHandshakeConsumerStartsFirst(t *testing.T) {
 }
 
 func TestHandshakeOneBadMessageFailsAlone(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := topicOn(t, s, "x")
 		ctx := deadline(t)
 		var hints counted
@@ -143,7 +143,7 @@ func TestHandshakeOneBadMessageFailsAlone(t *testing.T) {
 
 // Without a Run Publish waits for one; after a Run has ended it returns an error.
 func TestHandshakeNotRunning(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := topicOn(t, s, "x")
 		idle, err := New(db, "x", Options{Mode: modeHandshake})
 		require.NoError(t, err)
@@ -192,7 +192,7 @@ func TestHandshakeNotRunning(t *testing.T) {
 
 // Run returns the error of a failed first connection at once, and replaces a lost connection.
 func TestHandshakeReconnects(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
 		direct := open(t, config)
 		require.NoError(t, schema.Init(t.Context(), direct.Pool(), "x"))
@@ -230,7 +230,7 @@ func TestHandshakeReconnects(t *testing.T) {
 
 // A caller that leaves while its messages are inserted gets ErrUnknown.
 func TestHandshakeCallerLeaves(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := topicOn(t, s, "x")
 		mysqltest.Exec(t, db.Pool(), "ALTER TABLE x ADD COLUMN slow INT")
 		blocker, err := db.Pool().Connx(t.Context())
@@ -267,7 +267,7 @@ func (c slowConn) Write(p []byte) (int, error) {
 // Messages that take too long together are inserted in several turns. One that takes too long alone fails.
 func TestHandshakeOverASlowConnection(t *testing.T) {
 	mysqltest.NotShort(t, "TestHandshakeReconnects")
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
 		direct := open(t, config)
 		require.NoError(t, schema.Init(t.Context(), direct.Pool(), "x"))

@@ -125,7 +125,7 @@ func payload(i int) Message { return Message{Payload: fmt.Append(nil, i)} }
 // A message that is published in the consumer's turn is inserted after this turn
 // and not before, and wakes the consumer for the next one.
 func TestHandshakeAlternates(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		const topic, n = "a `topic`", 30
 		db := topicOn(t, s, topic)
 		ctx := deadline(t)
@@ -149,7 +149,7 @@ func TestHandshakeAlternates(t *testing.T) {
 // When both sides run as fast as they can, all messages come, in order, and nothing is inserted in
 // the consumer's turn.
 func TestHandshakeSidesDoNotOverlap(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		n := mysqltest.Many(50, 200, 200)
 		db := topicOn(t, s, "x")
 		ctx := deadline(t)
@@ -181,7 +181,7 @@ func TestHandshakeSidesDoNotOverlap(t *testing.T) {
 // A consumer that begins to wait just after the producer's turn has missed the
 // release that should have woken it. It need not wait for its bound.
 func TestHandshakeWithALateConsumer(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := topicOn(t, s, "x")
 		ctx := deadline(t)
 		h := run(t, db, "x", Options{})
@@ -290,7 +290,7 @@ func publishing(ctx context.Context, h *running, messages ...Message) <-chan err
 // An idle producer sends only the touches that keep its lock. If no
 // consumer takes a turn, it stops repeating the turn after a few times.
 func TestHandshakeIdleCostsNoStatement(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		own := s.Start(t)
 		db := topicOn(t, own, "x")
 		p, err := New(db, "x", Options{Mode: modeHandshake})

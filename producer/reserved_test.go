@@ -14,7 +14,7 @@ import (
 
 // No way of publishing lets a program set the headers that determine which groups get a message.
 func TestReservedHeaders(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, err := notify.OpenConfig(s.Database(t))
 		require.NoError(t, err)
 		defer db.Close()

@@ -19,7 +19,7 @@ func connections(tb testing.TB, db *notify.DB) int {
 // learns of every task: of a new one, of one that becomes due, and of one whose worker vanished after it had
 // claimed the task without a hint. It stops at once.
 func TestIdleConnections(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, config := database(t, s)
 		db.Pool().SetMaxOpenConns(1)
 		var got collected

@@ -18,7 +18,7 @@ import (
 // A claim, a poll, and a search for tasks that have fallen due read the same few rows, however many
 // tasks are done.
 func TestFinishedTasksCostNothing(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		sizes := []int{1_000, mysqltest.Many(5_000, 20_000, 1_000_000)}
 		for _, skip := range []bool{true, false} {
 			var reads []map[string]int
@@ -128,7 +128,7 @@ func handlerReads(t *testing.T, l *store) (sum int) {
 // Ten idle workers send at most 0.2 statements a second each. The leader, whose statements
 // are not counted, is another worker.
 func TestIdleWorkers(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		const workers = 10
 		window := mysqltest.Size(4*time.Second, 12*time.Second, 61*time.Second) // in the long form it contains a poll of each
 		db, config := database(t, s)

@@ -38,7 +38,7 @@ func TestEnqueueTx(t *testing.T) {
 
 // The caller's transaction may have the pool's only connection.
 func TestEnqueueTxOverOneConnection(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		for _, ordered := range []bool{false, true} {
 			_, config := database(t, s, Options{Ordered: ordered})
 			db := openConfig(t, config)

@@ -12,7 +12,7 @@ import (
 // A process with workers of two queues does the tasks of one as they come, while the other queue has a backlog: they do not
 // wait until the backlog is done.
 func TestBacklogOfAnotherQueue(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, _ := database(t, s)
 		install(t, db)
 		require.NoError(t, Create(t.Context(), db, "bulk", Options{}))

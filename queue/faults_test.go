@@ -141,7 +141,7 @@ func TestCutOff(t *testing.T) {
 // A task without retries that had begun when its worker was cut off, and whose claim has ended since, is dead. The worker that comes
 // back must not take it for one whose claim had no answer.
 func TestCutOffWithoutRetries(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, config := database(t, s)
 		proxy := s.Proxy(t)
 		q := newQueue(t, db, Options{})
@@ -255,7 +255,7 @@ func TestSmallerClaimAfterALoss(t *testing.T) {
 // A worker continues by itself after its connections were cut repeatedly, and after the
 // server was killed and came back; every task is done, and no two workers have one at once.
 func TestReconnects(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		tasks := mysqltest.Many(60, 300, 3000)
 		own := s.Start(t)
 		proxy := own.Proxy(t)
@@ -366,7 +366,7 @@ func TestLateResult(t *testing.T) {
 // store them.
 func TestManyFailures(t *testing.T) {
 	mysqltest.NotShort(t, "TestManyLongErrors")
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		own := s.Start(t, "--max-allowed-packet="+"8M")
 		db, config := database(t, own)
 		proxy := own.Proxy(t)

@@ -183,7 +183,7 @@ func TestFarFuture(t *testing.T) {
 
 // A task that was claimed, died, and is ready again wakes an idle worker, even if it was also the first ready task before.
 func TestRetryWakes(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, config := database(t, s)
 		begun, release := make(chan uint64, 10), make(chan struct{})
 		idleWorker(t, db, config, WorkerOptions{PollInterval: time.Hour}, func(_ context.Context, task Task) error {

@@ -17,7 +17,7 @@ import (
 // A payload that fits into a packet of the server can be a task, whatever its bytes are. A larger one is refused before it is
 // sent, with its size.
 func TestLargeTasks(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, shared *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, shared *mysqltest.Server) {
 		const packet = 1 << 20
 		s := shared.Start(t, "--max-allowed-packet=1M")
 		db, _ := database(t, s)

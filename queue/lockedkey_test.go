@@ -35,7 +35,7 @@ func briefly(t *testing.T, db *notify.DB) (l *store, noWait func(err error)) {
 
 // While FinishTx waits for its task's key, the worker renews its claims, and the waiting one too.
 func TestFinishTxWaitsForAKey(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, config := database(t, s)
 		q := newQueue(t, db, Options{})
 		_, err := q.Enqueue(t.Context(), Entry{Unique: "key"})
@@ -133,7 +133,7 @@ func TestLockedKeyDelaysNoOthers(t *testing.T) {
 
 // A recurring task whose key is locked delays no other one, and is entered later.
 func TestLockedKeyOfARecurringTask(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, _ := database(t, s)
 		q := newQueue(t, db, Options{})
 		require.NoError(t, q.Schedule(t.Context(), Recurring{Name: "first", Cron: "@yearly", Entry: Entry{Unique: "key"}}))

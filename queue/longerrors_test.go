@@ -14,7 +14,7 @@ import (
 
 // Many tasks that fail at the same time with long errors are stored, also on a server that takes packets of 1 MiB.
 func TestManyLongErrors(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, shared *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, shared *mysqltest.Server) {
 		const tasks = 200
 		db, _ := database(t, shared.Start(t, "--max-allowed-packet=1M"))
 		q := newQueue(t, db, Options{})

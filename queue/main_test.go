@@ -42,10 +42,10 @@ const (
 // each is mysqltest.Each, in parallel, because these tests mostly wait.
 var each = mysqltest.Each
 
-// eachMode runs f with both ways to claim: see [mysqltest.Rotate].
+// eachMode runs f with both ways to claim: see [mysqltest.EachCase].
 func eachMode(t *testing.T, f func(t *testing.T, s *mysqltest.Server, mode string)) {
 	t.Helper()
-	mysqltest.Rotate(t, []string{claimSkipLocked, claimUpdate}, func(t *testing.T, s *mysqltest.Server, mode string) {
+	mysqltest.EachCase(t, []string{claimSkipLocked, claimUpdate}, func(t *testing.T, s *mysqltest.Server, mode string) {
 		t.Run(mode, func(t *testing.T) { f(t, s, mode) })
 	})
 }

@@ -18,7 +18,7 @@ import (
 // Without a wake trigger the waiter polls, and a worker finds tasks that are ready, that fall due later, and
 // that another worker has failed at, and recurring tasks: none of them by its own poll.
 func TestWorkersPoll(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, config := database(t, s)
 		q := newQueue(t, db, Options{})
 		var logged mysqltest.Text

@@ -222,7 +222,7 @@ func TestProcesses(t *testing.T) {
 // The same with tasks that take no time, so that the workers reserve the next ones.
 func TestReservingProcesses(t *testing.T) {
 	mysqltest.NotShort(t, "TestWorkersReserve")
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		r := race{workers: mysqltest.Many(3, 4, 4), tasks: mysqltest.Many(300, 800, 60_000), kills: mysqltest.Many(1, 2, 60), quick: true}
 		db, all := r.run(t, s, claimSkipLocked)
 		requireDone(t, db, all)
@@ -336,7 +336,7 @@ func scheduleMain(q *Queue) error {
 // A due time makes one task, however many processes schedule, some of which are killed, while the
 // connections of others are cut.
 func TestScheduleProcesses(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, config := database(t, s)
 		mysqltest.Exec(t, db.Pool(), "CREATE TABLE entered (task BIGINT PRIMARY KEY) ENGINE=InnoDB")
 		mysqltest.Exec(t, db.Pool(), "CREATE TABLE moves (due DATETIME(6)) ENGINE=InnoDB")

@@ -80,7 +80,7 @@ func TestStopWithALockedKey(t *testing.T) {
 
 // It waits for no longer than StopTimeout.
 func TestStopTimeoutWithALockedKey(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db, config := database(t, s)
 		q := newQueue(t, db, Options{})
 		_, err := q.Enqueue(t.Context(), Entry{Unique: "key"})

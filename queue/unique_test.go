@@ -156,7 +156,7 @@ func TestUniqueEnds(t *testing.T) {
 
 // A lost claim does not free the key of the task, which another worker has.
 func TestUniqueKeyOfALateOutcome(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		for _, discard := range []bool{false, true} {
 			db, _ := database(t, s)
 			q := newQueue(t, db, Options{})

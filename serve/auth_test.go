@@ -43,7 +43,7 @@ admin      %s      admin:*
 
 // Every address accepts only requests with its scope. No answer and no log line contains a token.
 func TestScopes(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t), "orders", "invoices")
 		var log mysqltest.Text
 		site := start(t, db, Options{Topics: []string{"orders", "invoices"}, Tokens: testTokens(t), penalty: time.Millisecond, Logger: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))})
@@ -148,7 +148,7 @@ func TestEmptyTokenNeverMatches(t *testing.T) {
 // The server counts requests with a wrong token and answers them late. It logs few of them, with the client's address but
 // without the token. For a request with a right token, the access log has the token's name.
 func TestWrongTokens(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t), "orders")
 		var log mysqltest.Text
 		site := start(t, db, Options{
@@ -185,7 +185,7 @@ func TestWrongTokens(t *testing.T) {
 
 // Only an admin sees the names of members, because they contain accounts and hosts.
 func TestStateWithoutAccounts(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t), "orders")
 		mysqltest.Exec(t, db.Pool(), "INSERT INTO mqnotify_offset (topic, group_name, settled, delivered, fence, version, member) VALUES ('orders', 'mailer', 0, '', 1, 1, 'root@host')")
 		site := start(t, db, Options{Topics: []string{"orders"}, Tokens: testTokens(t)})
@@ -201,7 +201,7 @@ func TestStateWithoutAccounts(t *testing.T) {
 
 // Invalid requests get the reason as JSON, with a status that does not ask the client to try again.
 func TestRequestsThatMakeNoSense(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t), "orders")
 		site := start(t, db, Options{Topics: []string{"orders"}})
 		runs := "1" + strings.Repeat("+100000000000000", 2000)
@@ -224,7 +224,7 @@ func TestRequestsThatMakeNoSense(t *testing.T) {
 
 // Over HTTPS, the server tells browsers to use only HTTPS, except for localhost.
 func TestStrictTransportSecurity(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t), "orders")
 		options := Options{Topics: []string{"orders"}, Tokens: testTokens(t)}
 		secure, plain := startTLS(t, db, options), start(t, db, options)
@@ -242,7 +242,7 @@ func TestStrictTransportSecurity(t *testing.T) {
 // Without tokens, the server listens only on this machine, answers only to this machine's names, and refuses requests that
 // another site's page makes in the user's browser.
 func TestLoopbackOnly(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t), "orders")
 		everywhere, err := net.Listen("tcp", "0.0.0.0:0")
 		require.NoError(t, err)
@@ -283,7 +283,7 @@ func TestLoopbackOnly(t *testing.T) {
 
 // The server serves HTTPS, and with it HTTP/2.
 func TestTLS(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t), "orders")
 		site := startTLS(t, db, Options{Topics: []string{"orders"}})
 		response, err := site.client.Get(site.url + "/readyz")
@@ -299,7 +299,7 @@ func TestTLS(t *testing.T) {
 
 // An error says what is wrong in a request, and nothing is stored.
 func TestBadRequests(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t), "orders")
 		mysqltest.Exec(t, db.Pool(), "CREATE TABLE plain (id INT AUTO_INCREMENT PRIMARY KEY, n INT)")
 		site := start(t, db, Options{Topics: []string{"orders", "plain"}, MaxBody: 100})
@@ -336,7 +336,7 @@ func TestBadRequests(t *testing.T) {
 
 // A cursor past the end of the table is refused, but only after patience, because the server may be behind.
 func TestCursorPastTheEnd(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t), "orders")
 		insert(t, db, "orders", "1")
 		site := start(t, db, Options{Topics: []string{"orders"}, patience: 100 * time.Millisecond})

@@ -15,7 +15,7 @@ import (
 
 // Many concurrent requests open a bounded number of connections, and none fails.
 func TestManyPublishAtOnce(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t), "orders")
 		site := start(t, db, Options{Topics: []string{"orders"}, DatabaseRequests: 4, crowded: long})
 		const many = 200
@@ -51,7 +51,7 @@ func TestManyPublishAtOnce(t *testing.T) {
 
 // A request that would have to wait too long gets Retry-After, and is not stored.
 func TestBusy(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t), "orders")
 		site := start(t, db, Options{Topics: []string{"orders"}, DatabaseRequests: 1, crowded: 10 * time.Millisecond})
 		site.options.requests <- struct{}{} // one request is under way

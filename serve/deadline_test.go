@@ -60,7 +60,7 @@ func (c *endsConn) Write(p []byte) (int, error) {
 
 // The end of a poll's body is written with a deadline, so that a client that stopped reading does not hold its connection.
 func TestPollEndsWithDeadline(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t), "orders")
 		insert(t, db, "orders", "a")
 		listener, err := net.Listen("tcp", "127.0.0.1:0")

@@ -159,7 +159,7 @@ func cpuTime(tb testing.TB) time.Duration {
 // form has 2,000 clients.
 func TestFanOut(t *testing.T) {
 	many, messages := mysqltest.Many(20, 100, 2000), mysqltest.Many(20, 100, 1000)
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		one, all := runFanOut(t, s, 1, messages, 100), runFanOut(t, s, many, messages, 100)
 		for _, r := range []fanOut{one, all} {
 			t.Logf("%d clients, %d messages: %d statements, %d commands; late p50 %v, p99 %v; the last %v after the last publish; cpu %v on %d cores",

@@ -13,7 +13,7 @@ import (
 // A row that commits after a client has joined reaches it as an event. The backfill, which reads the older rows that the client
 // lacks, leaves out that row.
 func TestBackfillLeavesOutEvents(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t), "orders")
 		insert(t, db, "orders", numbered(1, 10)...)
 		site := start(t, db, Options{Topics: []string{"orders"}})

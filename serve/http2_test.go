@@ -15,7 +15,7 @@ import (
 // A stream over HTTP/2 survives a silence that is longer than WriteTimeout. Over HTTP/2 a write deadline ends the whole stream
 // when it passes, even if nothing is being written.
 func TestSilentStreamOverHTTP2(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t), "orders")
 		brief := mysqltest.Size(2*time.Second, 3*time.Second, 3*time.Second) // long enough for a write on a busy machine
 		site := startTLS(t, db, Options{Topics: []string{"orders"}, WriteTimeout: brief, answer: brief})
@@ -44,7 +44,7 @@ func TestSilentStreamOverHTTP2(t *testing.T) {
 // Over HTTP/2, too, a client that does not read counts as slow.
 func TestSlowClientOverHTTP2(t *testing.T) {
 	mysqltest.NotShort(t, "TestSlowClient")
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t), "orders")
 		site := startTLS(t, db, Options{Topics: []string{"orders"}, WriteTimeout: 3 * time.Second})
 		response, err := site.client.Get(site.url + "/topics/orders/events")

@@ -25,7 +25,7 @@ import (
 // The server refuses requests beyond MaxConnections, over HTTP/1 and HTTP/2, and accepts one when another ends. It answers
 // health checks meanwhile.
 func TestMaxConnections(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t), "orders")
 		for name, begin := range map[string]func(testing.TB, *notify.DB, Options) *site{"HTTP/1": start, "HTTP/2": startTLS} {
 			t.Run(name, func(t *testing.T) {
@@ -51,7 +51,7 @@ func TestMaxConnections(t *testing.T) {
 
 // A client with one address can't use all connections. Clients on this machine can.
 func TestMaxPerClient(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t), "orders")
 		site := start(t, db, Options{Topics: []string{"orders"}, MaxConnections: 10, MaxPerClient: 2})
 		ask := func(address, path string) *httptest.ResponseRecorder {
@@ -90,7 +90,7 @@ func TestMaxPerClient(t *testing.T) {
 
 // Sockets that send nothing do not keep clients out, however many they are, and the server soon closes them.
 func TestIdleSockets(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t), "orders")
 		site := start(t, db, Options{Topics: []string{"orders"}, MaxConnections: 2, header: 5 * time.Second})
 		site.client.Timeout = long
@@ -135,7 +135,7 @@ func TestIdleAfterTheEnd(t *testing.T) {
 
 // The server disconnects a client that does not finish its header, and serves other clients meanwhile.
 func TestHeaderTime(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t), "orders")
 		site := start(t, db, Options{Topics: []string{"orders"}, header: 5 * time.Second})
 		stream := site.events(t, "/topics/orders/events").joined()
@@ -171,7 +171,7 @@ func TestHeaderTime(t *testing.T) {
 
 // A request whose body does not end gets an error in time, and its connection is closed, with a token or without.
 func TestBodyTime(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t), "orders")
 		site := start(t, db, Options{Topics: []string{"orders"}, Tokens: pageTokens, body: 500 * time.Millisecond})
 		for token, want := range map[string]int{"": http.StatusUnauthorized, pageToken: http.StatusBadRequest} {
@@ -199,7 +199,7 @@ func TestBodyTime(t *testing.T) {
 // A client that connects before the server has read the topic waits, because a browser would not reconnect after a refusal. A
 // stream gets heartbeats meanwhile, and a poll ends in time.
 func TestClientBeforeTheFirstRead(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t), "orders")
 		insert(t, db, "orders", "1")
 		server, err := New(db, Options{Topics: []string{"orders"}, Logger: quiet, Heartbeat: 10 * time.Millisecond, patience: 50 * time.Millisecond})
@@ -233,7 +233,7 @@ func TestClientBeforeTheFirstRead(t *testing.T) {
 
 // A client that connects while the first connection to the database fails waits too, and gets later messages on the same stream.
 func TestClientBeforeTheDatabase(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, proxy := s.Database(t), s.Proxy(t)
 		direct := openDB(t, config, "orders")
 		proxy.Down()
@@ -274,7 +274,7 @@ func (s *site) occupy() (leave func()) {
 
 // A stream that waits for a permit to read the table gets heartbeats meanwhile.
 func TestHeartbeatBeforeThePermit(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t), "orders")
 		insert(t, db, "orders", numbered(1, 10)...)
 		site := start(t, db, Options{Topics: []string{"orders"}, Buffer: 1, Heartbeat: 10 * time.Millisecond})

@@ -174,7 +174,7 @@ func TestLoad(t *testing.T) {
 	}
 	streams, posts := mysqltest.Many(30, 60, 1000), mysqltest.Many(50, 60, 500)
 	idle, large := mysqltest.Many(200, 300, 10_000), mysqltest.Many(1, 2, 12)
-	mysqltest.AnyInTurn(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.EachInTurn(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
 		db := openDB(t, config, "orders")
 		server := startChild(t, loadEnv, "10s "+config.FormatDSN())
@@ -287,7 +287,7 @@ func TestLargeBacklog(t *testing.T) {
 		t.Skip("memory is read from /proc")
 	}
 	clients, large, size := mysqltest.Many(4, 12, 100), mysqltest.Many(3, 6, 12), mysqltest.Many(2<<20, 15<<20, 15<<20)
-	mysqltest.AnyInTurn(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.EachInTurn(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
 		db := openDB(t, config, "orders")
 		insert(t, db, "orders", slices.Repeat([]string{strings.Repeat("x", size)}, large)...)

@@ -29,7 +29,7 @@ func heap() uint64 {
 // An answer to a poll is limited in bytes, whether its messages come from memory or from the table. The next poll continues
 // where it ended.
 func TestPageIsBoundedInBytes(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t), "orders")
 		for range 3 {
 			insert(t, db, "orders", controls)
@@ -63,7 +63,7 @@ func TestPageIsBoundedInBytes(t *testing.T) {
 // Slow clients that read large messages share a limited amount of memory, and do not keep other clients from the table.
 func TestSlowClientsHoldBoundedMemory(t *testing.T) {
 	t.Run("alone", func(t *testing.T) { // without the package's other tests, which use memory too
-		mysqltest.AnyInTurn(t, func(t *testing.T, s *mysqltest.Server) {
+		mysqltest.EachInTurn(t, func(t *testing.T, s *mysqltest.Server) {
 			db := openDB(t, s.Database(t), "orders")
 			for range 3 {
 				insert(t, db, "orders", controls)

@@ -124,7 +124,7 @@ var pageTokens = []string{"ops " + pageToken + " admin:*", "viewer " + pageToken
 
 // The page shows a row that plain SQL inserts. After a lost connection it continues without a gap. It can retry a dead letter.
 func TestPage(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		b := openBrowser(t)
 		config := s.Database(t)
 		db := openDB(t, config, "orders", "in voi/ces")

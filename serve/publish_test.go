@@ -50,7 +50,7 @@ func TestPublish(t *testing.T) {
 
 // A header that a message can't have is refused with the reason, and with a status that does not ask the client to try again.
 func TestHeadersThatAreRefused(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t), "orders")
 		site := start(t, db, Options{Topics: []string{"orders"}})
 		for header, want := range map[string]string{
@@ -275,7 +275,7 @@ func TestPublishWithoutAnAnswer(t *testing.T) {
 
 // A trace continues from the request that publishes, through the message, to the handler's span.
 func TestTrace(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t), "orders")
 		spans := tracetest.NewSpanRecorder()
 		provider := trace.NewTracerProvider(trace.WithSpanProcessor(spans))

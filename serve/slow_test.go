@@ -143,7 +143,7 @@ func payloadsOf(tb testing.TB, lines []string) (all []string, cursor string) {
 
 // A client that does not read does not delay other clients. The server ends its stream.
 func TestSlowClient(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
 		db := openDB(t, config, "orders")
 		// The first server's WriteTimeout exceeds the test, so it keeps the slow client. The second server ends the client's
@@ -176,7 +176,7 @@ func TestSlowClient(t *testing.T) {
 
 // A client that is further behind than the buffer gets errBehind, and loses nothing when it continues from its cursor.
 func TestBehind(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t), "orders")
 		site := start(t, db, Options{Topics: []string{"orders"}, Buffer: 10})
 		hub := site.topics["orders"].hub
@@ -193,7 +193,7 @@ func TestBehind(t *testing.T) {
 
 // A client that is too far behind gets an event with the reason when its stream ends. It gets the rest when it connects again.
 func TestLaggingClientIsInformed(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t), "orders")
 		site := start(t, db, Options{Topics: []string{"orders"}, Buffer: 10, ReconnectAfter: 1234 * time.Millisecond, WriteTimeout: long})
 		slow := site.slowly(t, "/topics/orders/events", pace{})
@@ -220,7 +220,7 @@ func TestLaggingClientIsInformed(t *testing.T) {
 // A client that reads slowly gets all its messages, even if that takes longer than one write may take. The messages come from
 // the buffer or from the table, and one of them is large.
 func TestSlowClientCatchesUp(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t), "orders")
 		want := []string{strings.Repeat("a", 700_000)}
 		for _, n := range numbered(1, 80) {
@@ -249,7 +249,7 @@ func TestSlowClientCatchesUp(t *testing.T) {
 // Clients that do not read their old rows keep no other client from reading the table.
 func TestSlowClientsLeaveTheTableFree(t *testing.T) {
 	mysqltest.NotShort(t, "TestSlowClientsHoldBoundedMemory")
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t), "orders")
 		var want []string
 		for _, n := range numbered(1, 50) {

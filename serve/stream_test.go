@@ -76,7 +76,7 @@ func TestResumeLosesNoLateRow(t *testing.T) {
 
 // Deleting rows does not move back the cursor of a client that has had them, even on a server that has never seen the rows.
 func TestResumeAfterDelete(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t), "orders")
 		first := start(t, db, Options{Topics: []string{"orders"}})
 		r := first.events(t, "/topics/orders/events").joined()
@@ -138,7 +138,7 @@ func TestResumeAtASlowerServer(t *testing.T) {
 // Clients get every row once although they are disconnected all the time, writers commit out of order and roll back, and the
 // server keeps few messages.
 func TestResumeUnderLoad(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t), "orders")
 		site := start(t, db, Options{Topics: []string{"orders"}, Buffer: 50})
 		const writers, clients = 4, 4
@@ -216,7 +216,7 @@ func TestResumeUnderLoad(t *testing.T) {
 
 // When the server ends, a stream gets an event with the reason and the time to reconnect, and running requests are answered.
 func TestShutdown(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t), "orders")
 		site := start(t, db, Options{Topics: []string{"orders"}, ReconnectAfter: 1234 * time.Millisecond})
 		r := site.events(t, "/topics/orders/events").joined()
@@ -247,7 +247,7 @@ func TestShutdown(t *testing.T) {
 
 // A stream without messages sends heartbeats.
 func TestHeartbeat(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t), "orders")
 		r := start(t, db, Options{Topics: []string{"orders"}, Heartbeat: 20 * time.Millisecond}).events(t, "/topics/orders/events").joined()
 		for beats := 0; beats < 3; {
@@ -262,7 +262,7 @@ func TestHeartbeat(t *testing.T) {
 
 // These tests share one server.
 func TestDatabaseInTrouble(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		own := s.Start(t)
 		t.Run("frozen", func(t *testing.T) { stateOfAFrozenServer(t, own) })
 		t.Run("goes away", func(t *testing.T) { databaseGoesAway(t, own) })
@@ -321,7 +321,7 @@ func databaseGoesAway(t *testing.T, own *mysqltest.Server) {
 
 // A poll returns existing messages at once, waits for new ones, and continues at its cursor.
 func TestLongPoll(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t), "orders")
 		insert(t, db, "orders", numbered(1, 5)...)
 		site := start(t, db, Options{Topics: []string{"orders"}})

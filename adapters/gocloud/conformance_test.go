@@ -155,7 +155,7 @@ func TestURLOptions(t *testing.T) {
 
 // A refused message is logged only at the debug level.
 func TestNackIsNotLogged(t *testing.T) {
-	mysqltest.Rotate(t, []slog.Level{slog.LevelInfo, slog.LevelDebug}, func(t *testing.T, s *mysqltest.Server, level slog.Level) {
+	mysqltest.EachCase(t, []slog.Level{slog.LevelInfo, slog.LevelDebug}, func(t *testing.T, s *mysqltest.Server, level slog.Level) {
 		db := database(t, s)
 		require.NoError(t, CreateTopic(t.Context(), db, "orders"))
 		require.NoError(t, CreateSubscription(t.Context(), db, "orders", "mailer"))

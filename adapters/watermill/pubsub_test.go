@@ -195,7 +195,7 @@ func open(t *testing.T, s *mysqltest.Server) *notify.DB {
 // The adapter passes all 16 of Watermill's tests. TestReconnect runs only without -race. The long form has as many messages and
 // subscribers as the tests have by default.
 func TestPubSub(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		features, constructor, groups := suite(t, s, form{})
 		tests.TestPubSub(t, features, constructor, groups)
 	})
@@ -208,7 +208,7 @@ func TestPubSubInGroups(t *testing.T) {
 		{group: "all"}, {group: "all", share: true}, {group: "all", transaction: true}, {group: "all", share: true, transaction: true},
 	}
 	mysqltest.Random(t).Shuffle(len(forms), func(i, j int) { forms[i], forms[j] = forms[j], forms[i] })
-	mysqltest.Rotate(t, forms[:mysqltest.Many(2, 4, 4)], func(t *testing.T, s *mysqltest.Server, form form) {
+	mysqltest.EachCase(t, forms[:mysqltest.Many(2, 4, 4)], func(t *testing.T, s *mysqltest.Server, form form) {
 		features, constructor, groups := suite(t, s, form)
 		tests.TestPubSub(t, features, constructor, groups)
 	})

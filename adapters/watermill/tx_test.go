@@ -206,7 +206,7 @@ func TestWithTxOfAFullPool(t *testing.T) {
 
 // A table that takes long to make delays no publish to a topic that is ready, and any other publish only until its context ends.
 func TestSlowTable(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		type slow struct{}
 		waits := make(chan bool, 10)
 		config := s.Database(t)

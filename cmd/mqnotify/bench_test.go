@@ -15,10 +15,10 @@ import (
 
 // Every suite prints figures with their floors and draws a plot. It leaves nothing in the database.
 func TestBench(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
 		plot := filepath.Join(t.TempDir(), "latency.svg")
-		small := []string{"--rounds", mysqltest.Size("1", "1", "3"), "--rows", mysqltest.Many("300", "300", "3000"), "--listeners", "3",
+		small := []string{"--rounds", mysqltest.Size("1", "1", "3"), "--rows", mysqltest.Size("60", "300", "3000"), "--listeners", "3",
 			"--writers", mysqltest.Size("2", "2", "60"), "--for", "200ms"} // 60 are more than a pool has connections by default
 		out := succeed(t, config, append([]string{"bench", "--json", "--plot", plot}, small...)...)
 		lines := strings.Split(strings.TrimSpace(out), "\n")

@@ -17,7 +17,7 @@ import (
 
 // Rows go to stdout and into a file once and in their order, and the next run continues after them.
 func TestBridge(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, _ := database(t, s, "orders")
 		succeed(t, config, "produce", "orders", "one", "two")
 		out := succeed(t, config, "bridge", "orders", "--group", "g", "--to", "stdout", "--stop-at-end")
@@ -46,7 +46,7 @@ func TestBridge(t *testing.T) {
 // If a broker refuses the credentials, the error says so and does not show them.
 func TestBridgeRefused(t *testing.T) {
 	broker := brokertest.Redis(t)
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, _ := database(t, s, "orders")
 		secret := brokertest.Password + "x"
 		url := strings.Replace(broker.URL(""), brokertest.Password, secret, 1)
@@ -59,7 +59,7 @@ func TestBridgeRefused(t *testing.T) {
 
 // The bridge logs the progress of a backlog. After an interrupt, the next run continues where it stopped.
 func TestBridgeProgress(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s, "orders")
 		all := mysqltest.Many(2_000, 10_000, 10_000)
 		rows := strings.TrimSuffix(strings.Repeat("('x'),", all), ",")
@@ -80,7 +80,7 @@ func TestBridgeProgress(t *testing.T) {
 // The error names the problem of a destination without the password, and no message is lost.
 func TestBridgeFails(t *testing.T) {
 	const away = "127.0.0.1:1" // a privileged port: no process listens there, and no test can begin to
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, _ := database(t, s, "orders")
 		succeed(t, config, "produce", "orders", "one")
 		secret := brokertest.Password + "x"
@@ -145,7 +145,7 @@ func TestImport(t *testing.T) {
 func TestBridgeTLS(t *testing.T) {
 	c := brokertest.NewCertificate(t)
 	broker := brokertest.WithTLS(t, c, func(tb testing.TB) *brokertest.Broker { return brokertest.Redis(tb) })
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s, "orders", "copies")
 		url := broker.URL("stream=" + config.DBName) // the servers share the broker
 		secure := url + "&ca=" + c.Authority

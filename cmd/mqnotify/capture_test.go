@@ -75,7 +75,7 @@ func TestCapturePrint(t *testing.T) {
 		mysqltest.Exec(t, db, "CREATE TABLE stock (id INT PRIMARY KEY, pieces INT)")
 		script := succeed(t, config, "capture", "install", "stock", "--ops", "insert,UPDATE", "--print")
 		const triggers = `SELECT CONCAT_WS('|', TRIGGER_NAME, ACTION_STATEMENT, SQL_MODE) FROM information_schema.TRIGGERS
-			WHERE TRIGGER_SCHEMA = DATABASE() ORDER BY 1`
+			WHERE EVENT_OBJECT_SCHEMA = DATABASE() ORDER BY 1`
 		require.Empty(t, mysqltest.Values[string](t, db, triggers), "--print makes no trigger")
 		plain, delimited, found := strings.Cut(script, "DELIMITER //\n")
 		require.True(t, found)
@@ -106,7 +106,7 @@ func TestCapturePrint(t *testing.T) {
 // A pattern captures all tables that match it, except those that are captured already or cannot be. The command goes on after a table
 // that fails, and warns of foreign keys that cascade.
 func TestCapturePattern(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s)
 		for _, statement := range []string{
 			"CREATE TABLE shop_orders (id INT PRIMARY KEY)", "CREATE VIEW shop_view AS SELECT * FROM shop_orders", "CREATE TABLE other (id INT)", "CREATE TABLE shop_old (id INT PRIMARY KEY) ENGINE=MyISAM",
@@ -125,7 +125,7 @@ func TestCapturePattern(t *testing.T) {
 		assert.Contains(t, r.err, "engine=MyISAM")
 		assert.NotContains(t, r.err, "shop_topic_changes")
 		assert.Equal(t, []string{"shop_items", "shop_old", "shop_orders"}, mysqltest.Values[string](t, db,
-			"SELECT DISTINCT EVENT_OBJECT_TABLE FROM information_schema.TRIGGERS WHERE TRIGGER_SCHEMA = DATABASE() AND TRIGGER_NAME LIKE 'mqnotify\\_capture%' ORDER BY 1"))
+			"SELECT DISTINCT EVENT_OBJECT_TABLE FROM information_schema.TRIGGERS WHERE EVENT_OBJECT_SCHEMA = DATABASE() AND TRIGGER_NAME LIKE 'mqnotify\\_capture%' ORDER BY 1"))
 		assert.Contains(t, fail(t, exitFailed, config, "capture", "install", "none%"), "no table like")
 
 		// A table that can't have a snapshot does not stop the command. A second run finds the snapshots.
@@ -159,7 +159,7 @@ func TestCapturePattern(t *testing.T) {
 // status shows a snapshot that was killed as unfinished. The next run finishes it and writes each row once. install --snapshot
 // writes the rows as well.
 func TestCaptureSnapshot(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s)
 		succeed(t, config, "init")
 		mysqltest.Exec(t, db, "CREATE TABLE stock (id INT PRIMARY KEY, pieces INT)")

@@ -15,7 +15,7 @@ import (
 
 // The commands that mqnotify runs do not get the password, unless --inherit-dsn is set.
 func TestCommandsHaveNoDSN(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, _ := database(t, s, "orders")
 		succeed(t, config, "produce", "orders", "1")
 		succeed(t, config, "init", "--queue", "mail")
@@ -67,7 +67,7 @@ func TestCommandsHaveNoDSN(t *testing.T) {
 
 // If a command line or environment is too long for the system, the error names the argument or variable.
 func TestCommandTooLong(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s, "orders")
 		long := strings.Repeat("x", 200_000)
 		message := fail(t, exitFailed, config, "lock", "a", "--", "true", "b", long)

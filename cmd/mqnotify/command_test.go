@@ -16,7 +16,7 @@ import (
 
 // A command gets the payload on stdin and the other values in its environment.
 func TestConsumeRunsCommand(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s, "orders")
 		succeed(t, config, "produce", "orders", "pay\nload", "--header", "content-type=text/plain", "--header", "ä=b")
 		out := succeed(t, config, "consume", "orders", "--group", "g", "--from", "beginning", "--limit", "1", "--", "sh", "-c",
@@ -35,7 +35,7 @@ func TestConsumeRunsCommand(t *testing.T) {
 // The offset moves when the command exits with 0. A message whose command fails too often becomes a dead letter, and the
 // messages after it follow.
 func TestConsumeCommandFails(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s, "orders")
 		tries := filepath.Join(t.TempDir(), "tries")
 		script := `p=$(cat); echo $p >> ` + tries + `; [ $p != bad ] || { echo broken >&2; exit 3; }`
@@ -79,7 +79,7 @@ func TestEndOfStderr(t *testing.T) {
 
 // A command that hangs gets SIGTERM first, and all that it has started ends with it.
 func TestConsumeCommandHangs(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s, "orders")
 		succeed(t, config, "produce", "orders", "one")
 		r := mqnotify(t, config, "", "consume", "orders", "--group", "g", "--from", "beginning", "--stop-at-end",
@@ -119,7 +119,7 @@ func TestCommandLeavesAChild(t *testing.T) {
 
 // After Ctrl-C the running command finishes, and its message is stored as handled.
 func TestConsumeCommandInterrupted(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s, "orders")
 		succeed(t, config, "produce", "orders", "one", "two")
 		gate := filepath.Join(t.TempDir(), "gate")

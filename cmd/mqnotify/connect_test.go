@@ -115,7 +115,7 @@ func pollsReplica(t *testing.T, config *mysql.Config, db *sqlx.DB) {
 
 // With --wait, a command that starts before its server works as soon as the server answers.
 func TestWaitForTheServer(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, shared *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, shared *mysqltest.Server) {
 		s := shared.Start(t)
 		config := s.Database(t)
 		succeed(t, config, "init", "orders")

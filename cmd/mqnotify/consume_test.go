@@ -16,7 +16,7 @@ import (
 )
 
 func TestConsumePrints(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s, "orders")
 		mysqltest.Exec(t, db, `INSERT INTO orders (created_at, headers, payload) VALUES
 			('2026-01-31 08:00:00.123456', '{"kind": "a<b"}', 'one'), ('2026-02-01 00:00:00', NULL, X'FF00')`)
@@ -54,7 +54,7 @@ func TestConsumeAnyTable(t *testing.T) {
 
 // A group continues exactly after its last message, also when a limit ended the run.
 func TestConsumeGroup(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s, "orders")
 		for n := 1; n <= 10; n++ {
 			mysqltest.Exec(t, db, "INSERT INTO orders (payload) VALUES (?)", fmt.Sprint(n))
@@ -152,7 +152,7 @@ func TestConsumeOrder(t *testing.T) {
 
 // A message counts as handled only after it was written to stdout.
 func TestConsumeToBrokenStdout(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s, "orders")
 		mysqltest.Exec(t, db, "INSERT INTO orders (payload) VALUES ('one'), ('two'), ('three')")
 		for _, limit := range []string{"0", "2"} {
@@ -173,7 +173,7 @@ func (brokenStream) Write([]byte) (int, error) { return 0, errors.New("no space 
 
 // A template that does not fit a message ends the run, and loses no message.
 func TestConsumeTemplateFails(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s, "orders")
 		mysqltest.Exec(t, db, "INSERT INTO orders (payload) VALUES ('one')")
 		for _, template := range []string{"{{.Nosuch}}", "{{.Row.id}}", "{{index .Payload 99}}"} {
@@ -204,7 +204,7 @@ func TestConsumeByFlag(t *testing.T) {
 // Every member of a shared group gets messages, and no message comes twice. status shows which member has which partitions.
 func TestConsumeShares(t *testing.T) {
 	mysqltest.NotShort(t, "consumer.TestShare")
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, _ := database(t, s, "orders")
 		share := []string{"consume", "orders", "--group", "g", "--members-share", "--format", "{{.Headers.key}}"}
 		one := background(t, config, append(share, "--partitions", "8", "--from", "beginning")...)
@@ -265,7 +265,7 @@ func TestConsumeShares(t *testing.T) {
 
 // consume says that it shows only new messages once it does so, and not before an error.
 func TestConsumeReportsItsStart(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, _ := database(t, s, "orders")
 		const told = "waiting for new messages"
 		require.NotContains(t, fail(t, exitFailed, config, "consume", "order"), told)

@@ -15,7 +15,7 @@ import (
 
 // The command lists, shows, retries and deletes dead letters. Control characters in them do not reach the terminal.
 func TestDead(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s, "orders")
 		require.Equal(t, "no dead letters\n", succeed(t, config, "dead", "orders"))
 		mysqltest.Exec(t, db, `INSERT INTO orders (headers, payload) VALUES ('{"k": "v"}', CONCAT('one\n', x'1b', '[31mtwo')), (NULL, x'00ff'), (NULL, CONCAT('x', REPEAT('ü', 3000)))`)
@@ -81,7 +81,7 @@ func TestDead(t *testing.T) {
 
 // If a consumer is killed while it retries a row, no row is lost: the next consumer handles it, and the dead letter is gone.
 func TestDeadRetryOfAKilledConsumer(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s)
 		mysqltest.Exec(t, db, "CREATE TABLE shop (no INT AUTO_INCREMENT PRIMARY KEY)")
 		mysqltest.Exec(t, db, "INSERT INTO shop VALUES (1), (2)")

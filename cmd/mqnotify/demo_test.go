@@ -21,7 +21,7 @@ func demoTables(t *testing.T, db mysqltest.Database) []string {
 
 // The demo prints a line for every message in order, and everything else on stderr. It drops its table at the end.
 func TestDemo(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s)
 		r := mqnotify(t, config, "", "demo", "--count", "7", "--interval", "1ms")
 		require.Equal(t, exitDone, r.code, r.err)
@@ -37,7 +37,7 @@ func TestDemo(t *testing.T) {
 }
 
 func TestDemoInterrupted(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s)
 		d := background(t, config, "demo", "--count", "1000000", "--interval", "0s") // the interrupt comes during a publish
 		d.out.contains(t, "message 3 of")
@@ -51,7 +51,7 @@ func TestDemoInterrupted(t *testing.T) {
 
 // A write error ends the demo. The end of a reader such as head is no failure.
 func TestDemoToBrokenStdout(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s)
 		for _, c := range []struct {
 			out  io.Writer

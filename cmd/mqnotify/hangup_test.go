@@ -15,7 +15,7 @@ import (
 
 // Under nohup the command survives the end of the terminal: mqnotify does not forward SIGHUP.
 func TestLockUnderNohup(t *testing.T) {
-	mysqltest.Rotate(t, [][]string{{"lock", "x"}, {"once", "k"}}, func(t *testing.T, s *mysqltest.Server, guard []string) {
+	mysqltest.EachCase(t, [][]string{{"lock", "x"}, {"once", "k"}}, func(t *testing.T, s *mysqltest.Server, guard []string) {
 		config, _ := database(t, s)
 		shell := "trap 'echo USR1' USR1; trap 'echo HUP' HUP; trap 'echo ended; exit 9' TERM; echo begun; while :; do sleep 0.01; done"
 		p := launchIgnoring(t, config, "HUP", append(guard, "--", "bash", "-c", shell)...)
@@ -31,7 +31,7 @@ func TestLockUnderNohup(t *testing.T) {
 
 // A process that ignores SIGINT from its start, as one in the background of a script does, goes on at Ctrl-C.
 func TestLockIgnoresInterrupt(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, _ := database(t, s)
 		p := launchIgnoring(t, config, "INT", "lock", "x", "--", "bash", "-c",
 			"trap 'echo USR1' USR1; trap 'echo ended; exit 9' TERM; echo begun; while :; do sleep 0.01; done")

@@ -32,14 +32,14 @@ func TestInit(t *testing.T) {
 // The SQL that --print prints makes the same database, in any client.
 func TestInitPrint(t *testing.T) {
 	script := succeed(t, nil, "init", "--print", "orders", "--trigger", "orders", "--trigger-on", "insert,update")
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
 		client := config.Clone()
 		client.MultiStatements = true
 		mysqltest.Exec(t, open(t, client), script)
 		db := open(t, config)
 		require.Equal(t, []string{"mqnotify_insert_orders", "mqnotify_update_orders"},
-			mysqltest.Values[string](t, db, "SELECT TRIGGER_NAME FROM information_schema.TRIGGERS WHERE TRIGGER_SCHEMA = DATABASE() ORDER BY 1"))
+			mysqltest.Values[string](t, db, "SELECT TRIGGER_NAME FROM information_schema.TRIGGERS WHERE EVENT_OBJECT_SCHEMA = DATABASE() ORDER BY 1"))
 		printed := tables(t, db)
 		require.Empty(t, succeed(t, config, "init", "orders", "--trigger", "orders", "--trigger-on", "insert,update"))
 		require.Equal(t, printed, tables(t, db))

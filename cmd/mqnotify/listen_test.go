@@ -17,7 +17,7 @@ import (
 
 // listen prints a line for every notification of its names that is sent after the log line "listening".
 func TestListenPrints(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s)
 		succeed(t, config, "notify", "re load", "too early")
 		plain := background(t, config, "listen", "re load", "größe/1", "--limit", "5")
@@ -109,7 +109,7 @@ func TestListenMissed(t *testing.T) {
 
 // The command runs for every notification, one at a time. A command that fails does not end listen.
 func TestListenRunsCommand(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s)
 		gate := filepath.Join(t.TempDir(), "gate")
 		l := background(t, config, "listen", "jobs", "others", "--limit", "3", "--", "sh", "-c",
@@ -131,7 +131,7 @@ func TestListenRunsCommand(t *testing.T) {
 
 // After Ctrl-C the running command finishes.
 func TestListenCommandInterrupted(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, _ := database(t, s)
 		gate := filepath.Join(t.TempDir(), "gate")
 		l := background(t, config, "listen", "jobs", "--",
@@ -149,7 +149,7 @@ func TestListenCommandInterrupted(t *testing.T) {
 
 // A listener waits for a server that goes away, and so does a producer between two lines.
 func TestReconnects(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		own := s.Start(t)
 		config, db := database(t, own, "orders")
 		l := background(t, config, "listen", "reload")

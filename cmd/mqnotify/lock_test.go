@@ -17,7 +17,7 @@ var lockKinds = []string{kindAdvisory, kindLease}
 
 // A command under a lock has the same exit code, streams and environment as without it, and the variables of the lock.
 func TestLockRuns(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, _ := database(t, s)
 		for _, kind := range lockKinds {
 			r := mqnotify(t, config, "typed", "lock", "a 'name' ☃", "--kind", kind, "--", "sh", "-c",
@@ -37,7 +37,7 @@ func TestLockRuns(t *testing.T) {
 func TestLockHeld(t *testing.T) {
 	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, _ := database(t, s)
-		for _, kind := range lockKinds {
+		for _, kind := range mysqltest.Some(t, lockKinds) {
 			t.Run(kind, func(t *testing.T) {
 				t.Parallel()
 				lock := func(args ...string) []string {
@@ -68,7 +68,7 @@ func TestLockHeld(t *testing.T) {
 
 // If the server is away or does not answer, the command fails, because it is unknown whether the lock is held.
 func TestLockServerAway(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, _ := database(t, s)
 		proxy := s.Proxy(t)
 		through := proxy.Config(config)
@@ -91,7 +91,7 @@ func TestLockServerAway(t *testing.T) {
 
 // A command whose lock is lost gets SIGTERM. If it then exits with 0, mqnotify exits with its own error.
 func TestLockLost(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s)
 		lose := map[string]func(name string){
 			kindAdvisory: func(name string) {
@@ -131,7 +131,7 @@ func TestLockLost(t *testing.T) {
 
 // If a lease cannot be renewed, its command has ended before another command has the lease, even if it ignores SIGTERM.
 func TestLockCutOff(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, _ := database(t, s)
 		proxy := s.Proxy(t)
 		file := filepath.Join(t.TempDir(), "lines")
@@ -152,7 +152,7 @@ func TestLockCutOff(t *testing.T) {
 
 // once runs the command once per key, or once per interval. A command that fails counts as run.
 func TestOnce(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s)
 		r := mqnotify(t, config, "typed", "once", "k", "--", "sh", "-c", `cat; echo " $MQNOTIFY_KEY"; exit 3`)
 		require.Equal(t, result{3, "typed k\n", ""}, r)
@@ -198,7 +198,7 @@ func noonZone(tb testing.TB, db *sqlx.DB) string {
 }
 
 func TestLockFails(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
 		succeed(t, config, "lock", "x", "--", "true")
 		for _, args := range [][]string{{"lock", "x", "--kind", "lease"}, {"once", "x"}, {"once", "x", "--every", "1h"}} {
@@ -218,7 +218,7 @@ func TestLockFails(t *testing.T) {
 // Commands under one lock increment a file in two steps, and no two do so at the same time. Of several commands with one key,
 // once runs one.
 func TestLockExcludes(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, _ := database(t, s)
 		many := func(args ...string) {
 			t.Helper()

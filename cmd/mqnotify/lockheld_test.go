@@ -15,7 +15,7 @@ import (
 
 // A command that asks for the lock under which it runs fails, because it would wait for itself.
 func TestLockNested(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, _ := database(t, s)
 		path, err := program()
 		require.NoError(t, err)
@@ -36,7 +36,7 @@ func TestLockNested(t *testing.T) {
 
 // A command that has outlived the lock under which it began can take it.
 func TestLockOutlived(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, _ := database(t, s)
 		path, err := program()
 		require.NoError(t, err)
@@ -59,7 +59,7 @@ func TestLockOutlived(t *testing.T) {
 // that it waits for, and which locks are held above it.
 func TestLocksInOppositeOrders(t *testing.T) {
 	mysqltest.NotShort(t, "TestLockExcludes")
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, _ := database(t, s)
 		path, err := program()
 		require.NoError(t, err)

@@ -21,7 +21,7 @@ func TestLockPassesSignalsOn(t *testing.T) {
 		signal syscall.Signal
 		args   []string
 	}
-	mysqltest.Rotate(t, []ending{
+	mysqltest.EachCase(t, []ending{
 		{"INT", syscall.SIGINT, []string{"lock", "x", "--kind", "lease"}},
 		{"TERM", syscall.SIGTERM, []string{"lock", "x"}},
 		{"HUP", syscall.SIGHUP, []string{"once", "k"}},
@@ -47,7 +47,7 @@ func TestLockStopped(t *testing.T) {
 		args []string
 		code int
 	}
-	mysqltest.Rotate(t, []job{ // a second or two pass between SIGTERM and SIGKILL
+	mysqltest.EachCase(t, []job{ // a second or two pass between SIGTERM and SIGKILL
 		{[]string{"lock", "x", "--kind", "lease", "--ttl", mysqltest.Size("10s", "20s", "20s")}, 3},
 		{[]string{"work", "mail", "--visibility", mysqltest.Size("20s", "40s", "40s")}, exitDone},
 	}, func(t *testing.T, s *mysqltest.Server, stopped job) {
@@ -78,7 +78,7 @@ func TestLockStopped(t *testing.T) {
 
 // If Ctrl-Z does not stop mqnotify, because no shell could continue it, mqnotify does not leave its command stopped.
 func TestLockNotStopped(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, _ := database(t, s)
 		p := launchIn(t, &syscall.SysProcAttr{Setsid: true}, config, nil, "lock", "x", "--", "sh", "-c",
 			"trap 'echo goes on' CONT; trap 'exit 9' TERM; echo begun; while :; do sleep 0.05; done")
@@ -102,7 +102,7 @@ func TestLockKilled(t *testing.T) {
 	if runtime.GOOS == "linux" {
 		all = append(all, killed{kindAdvisory, `trap '' TERM; setsid sh -c '(setsid sh -c "echo \$\$; exec sleep 1000" &) &' & sleep 1000`})
 	}
-	mysqltest.Rotate(t, all, func(t *testing.T, s *mysqltest.Server, killed killed) {
+	mysqltest.EachCase(t, all, func(t *testing.T, s *mysqltest.Server, killed killed) {
 		config, db := database(t, s)
 		args := []string{"lock", "x", "--kind", killed.kind}
 		if killed.kind == kindLease {
@@ -122,7 +122,7 @@ func TestLockKilled(t *testing.T) {
 
 // The lock is held until all processes of the command's group have ended. mqnotify exits with the exit code of the command.
 func TestLockUntilTheGroupHasEnded(t *testing.T) {
-	mysqltest.Rotate(t, lockKinds, func(t *testing.T, s *mysqltest.Server, kind string) {
+	mysqltest.EachCase(t, lockKinds, func(t *testing.T, s *mysqltest.Server, kind string) {
 		config, _ := database(t, s)
 		gate := filepath.Join(t.TempDir(), "gate")
 		require.NoError(t, syscall.Mkfifo(gate, 0o600))

@@ -16,7 +16,7 @@ import (
 
 // Every command that runs until it is stopped serves metrics and its health with --metrics.
 func TestMetrics(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, _ := database(t, s, "orders", "payments")
 		succeed(t, config, "init", "--queue", "mail")
 		succeed(t, config, "produce", "orders", "1", "2")

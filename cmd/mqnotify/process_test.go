@@ -105,7 +105,7 @@ func (p *process) code(tb testing.TB) int {
 
 // A message goes from produce in one terminal to consume in another one.
 func TestTwoTerminals(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, _ := database(t, s, "orders")
 		consume := launch(t, config, nil, "consume", "orders", "--format", "payload", "--log-level", "debug")
 		consume.err.contains(t, "msg=reading")
@@ -128,7 +128,7 @@ func TestTwoTerminals(t *testing.T) {
 // When a listener dies, even the leader of the gate, the others receive the later notifications. The packages log in the format
 // of the command.
 func TestListenInTerminals(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, _ := database(t, s)
 		succeed(t, config, "init")
 		var listeners [3]*process
@@ -156,7 +156,7 @@ func TestListenInTerminals(t *testing.T) {
 // After the first signal the running command finishes, also after a Ctrl-C in the terminal, and its message is stored as
 // handled. Two signals at once, as timeout(1) sends them, count as one.
 func TestFirstSignal(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		for _, signal := range []os.Signal{os.Interrupt, syscall.SIGTERM} {
 			config, db := database(t, s, "orders")
 			succeed(t, config, "produce", "orders", "one", "two")
@@ -177,7 +177,7 @@ func TestFirstSignal(t *testing.T) {
 
 // The second signal ends everything at once, also the running command.
 func TestSecondSignal(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s, "orders")
 		succeed(t, config, "produce", "orders", "one")
 		p := launch(t, config, nil, "consume", "orders", "--group", "g", "--from", "beginning", "--",
@@ -197,7 +197,7 @@ func TestSecondSignal(t *testing.T) {
 func TestBrokenPipe(t *testing.T) {
 	intoBrokenPipe(t, nil, "init", "--print", "orders")
 	intoBrokenPipe(t, nil, "grants", "orders", "--database", "shop")
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s, "orders", "other")
 		succeed(t, config, "produce", "orders", "one", "two", "three")
 		intoBrokenPipe(t, config, "consume", "orders", "--group", "g", "--from", "beginning", "--log-level", "warn")
@@ -246,7 +246,7 @@ func runIntoBrokenPipe(tb testing.TB, config *mysql.Config, args ...string) *pro
 
 // When a member of a group is killed, its standby takes over at once.
 func TestStandby(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, _ := database(t, s, "orders")
 		args := []string{"consume", "orders", "--group", "g", "--from", "beginning", "--format", "payload"}
 		first := launch(t, config, nil, args...)

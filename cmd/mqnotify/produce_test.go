@@ -19,7 +19,7 @@ import (
 )
 
 func TestProduceArguments(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s, "orders")
 		require.Empty(t, succeed(t, config, "produce", "orders", "one"))
 		require.Contains(t, fail(t, exitUsage, config, "produce", "orders", "x", "--header", "Mqnotify-Retry=other/1"), "are reserved")
@@ -34,7 +34,7 @@ func TestProduceArguments(t *testing.T) {
 
 // A message is a line without its newline, and otherwise unchanged.
 func TestProduceLines(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s, "orders")
 		long := strings.Repeat("0123456789", 1<<16)
 		lines := []string{"dos\r", "", " spaces ", "\x00\xff\xfe", `\'"`, long, "last"}
@@ -54,7 +54,7 @@ func TestProduceLines(t *testing.T) {
 
 // A typed line is published at once. It does not wait for another line, or for the rest of the next one.
 func TestProduceLineAtOnce(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		for _, mode := range []string{modeNotify, modeHandshake} {
 			t.Run(mode, func(t *testing.T) {
 				config, db := database(t, s, "orders")
@@ -75,7 +75,7 @@ func TestProduceLineAtOnce(t *testing.T) {
 
 // Ctrl-C ends produce while its stdin is still open.
 func TestProduceInterrupted(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s, "orders")
 		in, typed := io.Pipe()
 		p := start(t, environment(t, config), in, "produce", "orders", "--print-ids")
@@ -107,7 +107,7 @@ func TestFeedInterruptedInHand(t *testing.T) {
 
 // produce waits for a server that has no connection left, once it has published.
 func TestProduceToABusyServer(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s, "orders")
 		limited := s.User(t, config, "SELECT, INSERT ON "+config.DBName+".*")
 		in, typed := io.Pipe()

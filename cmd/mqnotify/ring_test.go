@@ -16,7 +16,7 @@ import (
 // A ring returns the entries that were put into it, from a given place on. A reader whose entries were overwritten gets a
 // warning.
 func TestRingCommand(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s)
 		succeed(t, config, "ring", "create", "log", "--size", "3")
 		succeed(t, config, "ring", "create", "log", "--size", "3")
@@ -68,7 +68,7 @@ func TestRingCommand(t *testing.T) {
 // meantime. Without hints it polls every 10 s: six lines, each typed when the previous one is printed, would take 50 s.
 func TestRingFollow(t *testing.T) {
 	mysqltest.NotShort(t, "ringbuffer.TestRingAtOnce")
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s)
 		succeed(t, config, "ring", "create", "log", "--size", "3")
 		succeed(t, config, "ring", "put", "log", "old", "newest")

@@ -24,7 +24,7 @@ func TestZonesAreInTheProgram(t *testing.T) {
 
 // A recurring task is stored and listed. A worker enters it when it is due, until it is removed.
 func TestScheduleCommand(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := queueDatabase(t, s)
 		require.Equal(t, "no recurring tasks\n", succeed(t, config, "schedule", "mail"))
 		require.Empty(t, succeed(t, config, "schedule", "mail", "--json"))

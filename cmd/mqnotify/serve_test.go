@@ -30,7 +30,7 @@ func (r *running) address(tb testing.TB) string {
 
 // A client gets a published message as an event. Ctrl-C ends the server and the stream.
 func TestServe(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, _ := database(t, s, "orders")
 		r := background(t, config, "serve", "orders", "--listen", "127.0.0.1:0")
 		url := r.address(t)
@@ -74,7 +74,7 @@ func TestServeRefusals(t *testing.T) {
 	open := filepath.Join(t.TempDir(), "open")
 	require.NoError(t, os.WriteFile(open, []byte("a very-secret-0123456789 read:orders\n"), 0o600))
 	require.NoError(t, os.Chmod(open, 0o640))
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s, "orders")
 		mysqltest.Exec(t, db, "CREATE VIEW v AS SELECT * FROM orders")
 		require.Contains(t, fail(t, exitUsage, config, "serve", "orders", "--listen", ":8080"), "no tokens are given")
@@ -114,7 +114,7 @@ func TestServeRefusals(t *testing.T) {
 
 // serve is ready when it says that it serves.
 func TestServeReady(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s, "orders", "invoices")
 		mysqltest.Exec(t, db, "INSERT INTO orders (payload) VALUES ('one'), ('two')")
 		url := background(t, config, "serve", "orders", "invoices", "--listen", "127.0.0.1:0").address(t)
@@ -130,7 +130,7 @@ func TestServeReady(t *testing.T) {
 
 // serve fails at once if the account cannot read the groups. It does not log the error again and again.
 func TestServeWithoutPrivileges(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		root, _ := database(t, s, "orders")
 		grants := slices.DeleteFunc(grantsOf(root, "serve: mqnotify"), func(grant string) bool { return strings.Contains(grant, "mqnotify_offset") })
 		message := fail(t, exitFailed, s.User(t, root, grants...), "serve", "orders", "--listen", "127.0.0.1:0")

@@ -23,7 +23,7 @@ import (
 // Consumers, listeners, workers and locks survive on a server that ends idle connections after 5 s.
 func TestShortWaitTimeout(t *testing.T) {
 	mysqltest.NotShort(t, "core.TestWaitLongerThanTheIdleTimeout and doctor.TestShortTimeouts")
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		own := s.Start(t, "--wait-timeout=5", "--interactive-timeout=5")
 		config, db := database(t, own, "orders")
 		db.SetMaxIdleConns(-1) // the server would end idle connections
@@ -103,7 +103,7 @@ func TestNamesFolded(t *testing.T) {
 // Workers, listeners and consumers survive while the server is read-only, and continue when it takes writes again.
 func TestReadOnlyForAWhile(t *testing.T) {
 	mysqltest.NotShort(t, "TestReadOnlyServer")
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		own := s.Start(t)
 		config, db := database(t, own, "orders")
 		succeed(t, config, "init", "--queue", "mail")
@@ -140,7 +140,7 @@ func TestReadOnlyForAWhile(t *testing.T) {
 func TestLoadData(t *testing.T) {
 	mysqltest.NotShort(t, "TestConsumeAnyTable")
 	const loads, half, inserts = 3, 200, 20
-	mysqltest.Rotate(t, []string{"", " PARTITION BY HASH (id) PARTITIONS 4", " PARTITION BY RANGE (id) (PARTITION a VALUES LESS THAN (1000), PARTITION b VALUES LESS THAN MAXVALUE)"},
+	mysqltest.EachCase(t, []string{"", " PARTITION BY HASH (id) PARTITIONS 4", " PARTITION BY RANGE (id) (PARTITION a VALUES LESS THAN (1000), PARTITION b VALUES LESS THAN MAXVALUE)"},
 		func(t *testing.T, shared *mysqltest.Server, partitions string) {
 			s := shared.Start(t, "--innodb-autoinc-lock-mode=2", "--local-infile=1") // otherwise an INSERT waits for the LOAD DATA
 			config, db := database(t, s)

@@ -33,7 +33,7 @@ func fields(line string) []string {
 }
 
 func TestStatusWithoutListeners(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s, "orders")
 		const nobody = "gate:       no session waits for the trigger"
 		none := "trigger:    none that works, as far as this account may see: listeners poll (mqnotify wake install orders)"

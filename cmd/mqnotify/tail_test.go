@@ -9,7 +9,7 @@ import (
 )
 
 func TestTail(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s)
 		mysqltest.Exec(t, db, `CREATE TABLE t (id BIGINT UNSIGNED AUTO_INCREMENT PRIMARY KEY, d DECIMAL(30,2), ts DATETIME(6),
 			j JSON, b BLOB, s VARCHAR(20) CHARACTER SET utf8mb4)`)
@@ -25,7 +25,7 @@ func TestTail(t *testing.T) {
 }
 
 func TestTailCounts(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s)
 		mysqltest.Exec(t, db, "CREATE TABLE t (id INT PRIMARY KEY, other INT NOT NULL UNIQUE)")
 		for n := 1; n <= 30; n++ {
@@ -38,7 +38,7 @@ func TestTailCounts(t *testing.T) {
 }
 
 func TestTailFollows(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s)
 		mysqltest.Exec(t, db, "CREATE TABLE t (id INT AUTO_INCREMENT PRIMARY KEY, n INT)")
 		mysqltest.Exec(t, db, "INSERT INTO t (n) VALUES (1), (2)")
@@ -58,7 +58,7 @@ func TestTailFollows(t *testing.T) {
 }
 
 func TestTailFails(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s)
 		mysqltest.Exec(t, db, "CREATE TABLE t (id INT AUTO_INCREMENT PRIMARY KEY, name VARCHAR(9))")
 		mysqltest.Exec(t, db, "CREATE TABLE nokey (name VARCHAR(9))")
@@ -85,7 +85,7 @@ func TestTailFails(t *testing.T) {
 // Keys without AUTO_INCREMENT may come in any order. tail -f warns, and the other commands refuse such tables. capture makes
 // messages of the rows in the order of their arrival.
 func TestKeysInAnyOrder(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s)
 		mysqltest.Exec(t, db, "CREATE TABLE t (id BIGINT PRIMARY KEY)")
 		for _, args := range [][]string{{"consume", "t", "--group", "g"}, {"consume", "t"}, {"bridge", "t", "--group", "g", "--to", "exec:true"}, {"serve", "t"}} {

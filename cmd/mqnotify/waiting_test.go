@@ -15,7 +15,7 @@ const soon = 40 * time.Second
 
 // Every mode prints new messages, and auto says once how it waits.
 func TestModes(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := database(t, s, "orders", "bulk")
 		succeed(t, config, "wake", "install", "orders")
 		for _, test := range []struct{ topic, mode, told string }{

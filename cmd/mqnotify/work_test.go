@@ -37,7 +37,7 @@ func states(tb testing.TB, db *sqlx.DB, want ...string) {
 // A task's command gets the payload on stdin and the other values in its environment. Its exit code decides the state of the
 // task.
 func TestWorkRunsCommand(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := queueDatabase(t, s)
 		require.Equal(t, "1\n2\n", succeed(t, config, "enqueue", "mail", "pay\nload", "", "--print-ids"))
 		require.Equal(t, "3\n", succeed(t, config, "enqueue", "mail", "bad", "--unique", "a key", "--retries", "1", "--print-ids"))
@@ -55,7 +55,7 @@ func TestWorkRunsCommand(t *testing.T) {
 
 // enqueue makes a task of every line of stdin as soon as the line comes.
 func TestEnqueueStdin(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := queueDatabase(t, s)
 		in, typed := io.Pipe()
 		e := start(t, environment(t, config), in, "enqueue", "mail", "--priority", "3", "--retries", "0", "--print-ids")
@@ -78,7 +78,7 @@ func TestEnqueueStdin(t *testing.T) {
 
 // Several commands run at the same time, each for a task of its own.
 func TestWorkConcurrency(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := queueDatabase(t, s)
 		dir := t.TempDir()
 		w := background(t, config, "work", "mail", "--concurrency", "3", "--", "sh", "-c",
@@ -91,7 +91,7 @@ func TestWorkConcurrency(t *testing.T) {
 
 // The command of a cancelled task is ended, with all that it has started. After Ctrl-C the running command finishes.
 func TestWorkEnds(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := queueDatabase(t, s)
 		gate, pids := filepath.Join(t.TempDir(), "gate"), filepath.Join(t.TempDir(), "pids")
 		// A twentieth of the visibility passes between SIGTERM and SIGKILL.
@@ -118,7 +118,7 @@ func TestWorkEnds(t *testing.T) {
 // When a worker is killed, another one gets its task, and all that its command has started ends.
 func TestWorkKilled(t *testing.T) {
 	mysqltest.NotShort(t, "queue.TestCutOff and TestLockKilled")
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := queueDatabase(t, s)
 		succeed(t, config, "enqueue", "mail", "x")
 		args := []string{"work", "mail", "--visibility", "1h", "--", "sh", "-c", "trap '' TERM; sh -c 'echo $$; exec sleep 1000' & wait; wait"}
@@ -138,7 +138,7 @@ func TestWorkKilled(t *testing.T) {
 // SIGTERM.
 func TestWorkCutOff(t *testing.T) {
 	mysqltest.NotShort(t, "queue.TestCutOff")
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := queueDatabase(t, s)
 		proxy := s.Proxy(t)
 		file := filepath.Join(t.TempDir(), "lines")
@@ -164,7 +164,7 @@ func TestWorkCutOff(t *testing.T) {
 
 // tasks lists, retries, cancels, counts and prunes tasks.
 func TestTasks(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := queueDatabase(t, s)
 		require.Equal(t, "no tasks\n", succeed(t, config, "tasks", "mail"))
 		succeed(t, config, "enqueue", "mail", "one\n\x1b[31m two", "--retries", "0")
@@ -223,7 +223,7 @@ func TestInitQueue(t *testing.T) {
 
 // The error for a missing queue says how to make it.
 func TestNoQueue(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, _ := database(t, s)
 		for _, line := range []string{
 			"enqueue nobody x", "work nobody -- true", "tasks nobody", "tasks nobody --prune 1h",
@@ -240,7 +240,7 @@ func TestNoQueue(t *testing.T) {
 
 // A command that hangs is ended after --timeout and counts as failed. The next task then runs.
 func TestWorkCommandHangs(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := queueDatabase(t, s)
 		succeed(t, config, "enqueue", "mail", "hangs", "--retries", "0")
 		succeed(t, config, "enqueue", "mail", "goes")
@@ -255,7 +255,7 @@ func TestWorkCommandHangs(t *testing.T) {
 
 // An idle worker keeps the two connections that wait, and no other.
 func TestWorkConnections(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, db := queueDatabase(t, s)
 		w := background(t, config, "work", "mail", "--", "true")
 		succeed(t, config, "enqueue", "mail", "x")

@@ -92,7 +92,7 @@ func TestOpen(t *testing.T) {
 
 // A logger of the user is kept; the driver's own, which prints on stderr, is replaced.
 func TestOpenConfigKeepsTheLogger(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		own := s.Start(t)
 		config := own.Database(t)
 		logged := new(lines)

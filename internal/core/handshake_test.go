@@ -60,7 +60,7 @@ func TestHandshakeAlternates(t *testing.T) {
 // turn at the end of a sleep.
 func TestHandshakeWithoutAProducer(t *testing.T) {
 	longest := mysqltest.Size(600*time.Millisecond, 1500*time.Millisecond, 1500*time.Millisecond)
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		own := s.Start(t)
 		db := openTopic(t, own)
 		name := core.HandshakeName(db.Name(), "orders")
@@ -122,7 +122,7 @@ func TestHandshakeWithASilentProducer(t *testing.T) {
 	if testing.Short() {
 		t.Skip("waits for bounds; TestHandshakeAlternates has the turns")
 	}
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		own := s.Start(t)
 		db := openTopic(t, own)
 		name := core.HandshakeName(db.Name(), "orders")

@@ -94,7 +94,7 @@ func TestWaitLongerThanTheIdleTimeout(t *testing.T) {
 
 // The sessions that wait for the lock hold it during a Pass, in the order in which they came.
 func TestPassInOrder(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t))
 		admin := s.Admin(t)
 		name := lockName(db)

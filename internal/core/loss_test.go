@@ -293,7 +293,7 @@ func TestLateGrantIsRefused(t *testing.T) {
 
 // A session with locks that is too busy to ask the server for them is lost, in time.
 func TestStatementTakesTooLong(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t))
 		mustLock(t, openSession(t, db, 0), lockName(db, "held"))
 		session := openSession(t, db, short)

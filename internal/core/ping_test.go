@@ -50,7 +50,7 @@ func TestTouchesArePings(t *testing.T) {
 	if testing.Short() {
 		t.Skip("TestTouchesThroughAProxyThatAnswersPings has a session that touches keep, TestPing has the pings")
 	}
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		own := s.Start(t)
 		admin := own.Admin(t)
 		db := openDB(t, own.Database(t))
@@ -79,7 +79,7 @@ func TestTouchesArePings(t *testing.T) {
 
 // If a proxy answers pings itself, pings keep no session alive: touches stay statements.
 func TestTouchesThroughAProxyThatAnswersPings(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
 		proxy := s.Multiplexer(t, 1) // all statements reach one session
 		proxy.AnswersPings()
@@ -116,7 +116,7 @@ func TestTouchesAreFew(t *testing.T) {
 	if testing.Short() {
 		t.Skip("counts for half a minute; TestTouchAfterAStatement has touches")
 	}
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		own := s.Start(t)
 		db := openDB(t, own.Database(t))
 		count := func(idle time.Duration) (touches int, over time.Duration) {

@@ -29,7 +29,7 @@ func TestPollGrowsAndFallsBack(t *testing.T) {
 		"counter":    {core.FlagCounter("orders"), setFlag},
 		"row":        {core.FlagRow("orders"), setFlag},
 	}
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		own := s.Start(t)
 		for name, poll := range sources {
 			if testing.Short() && name != "row" {
@@ -71,7 +71,7 @@ func TestPollGrowsAndFallsBack(t *testing.T) {
 
 // A policy that returns backoff.Stop, as backoff's default does after 15 minutes, is reset.
 func TestPollOutlivesItsPolicy(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openTopic(t, s)
 		waits := &spy{policy: backoff.WithMaxRetries(backoff.NewConstantBackOff(time.Millisecond), 3)}
 		waiter := core.NewPoll(openSession(t, db, 0), core.LargestID("orders", "id"), waits)
@@ -97,7 +97,7 @@ func TestPollWithFibonacci(t *testing.T) {
 	if testing.Short() {
 		t.Skip("TestPollGrowsAndFallsBack counts the same statements")
 	}
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		own := s.Start(t)
 		db := openTopic(t, own)
 		waiter := core.NewPoll(openSession(t, db, never), core.LargestID("orders", "id"), &notify.Fibonacci{Jitter: 0.1})

@@ -31,7 +31,7 @@ type childInput struct{ Role, DSN string }
 // is inserted while the consumer works, so it finds one row at a time, or a few if it
 // was late for its turn.
 func TestHandshakeOfProcesses(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config := s.Database(t)
 		db := openDB(t, config)
 		makeTopic(t, db)

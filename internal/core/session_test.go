@@ -192,7 +192,7 @@ func TestDo(t *testing.T) {
 }
 
 func TestClose(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := openDB(t, s.Database(t))
 		admin := s.Admin(t)
 		other := openSession(t, db, 0)
@@ -308,7 +308,7 @@ func TestSessionsOfManyDatabases(t *testing.T) {
 
 // Ask on a session that is not shared ends at its limit, and the session is lost.
 func TestAskEndsAtItsLimit(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, proxy := s.Database(t), s.Proxy(t)
 		db, err := core.OpenConfig(proxy.Config(config))
 		require.NoError(t, err)

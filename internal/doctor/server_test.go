@@ -133,7 +133,7 @@ func TestUnreachable(t *testing.T) {
 }
 
 func TestFrozenServer(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, shared *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, shared *mysqltest.Server) {
 		s := shared.Start(t)
 		_, db := initialised(t, s)
 		options := Options{Topics: []string{"orders"}, Timeout: prompt}
@@ -151,7 +151,7 @@ func TestFrozenServer(t *testing.T) {
 
 // The doctor tries to connect only once to a server that hangs from the start.
 func TestFrozenConnection(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, _ := initialised(t, s)
 		proxy := s.Proxy(t)
 		db := open(t, proxy.Config(config))
@@ -164,7 +164,7 @@ func TestFrozenConnection(t *testing.T) {
 }
 
 func TestConnectionLost(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		config, _ := initialised(t, s)
 		proxy := s.Proxy(t)
 		var found findings

@@ -53,6 +53,7 @@ func TestCheckRefusesWithRemedy(t *testing.T) {
 }
 
 func TestCheckErrorStaysShort(t *testing.T) {
+	require.ErrorIs(t, ident.Check(""), ident.ErrOptions)
 	err := ident.Check(strings.Repeat("é\x1b", 1<<20))
 	require.Error(t, err)
 	assert.Less(t, len(err.Error()), 600)
@@ -70,6 +71,23 @@ func TestQuote(t *testing.T) {
 	} {
 		assert.Equal(t, want, ident.Quote(name))
 	}
+}
+
+// A derived name is valid for a table's name of any length, and differs between tables.
+func TestDerived(t *testing.T) {
+	assert.Equal(t, "mqnotify_orders", ident.Derived("mqnotify_", "orders"))
+	long := strings.Repeat("é", 63)
+	a, b := ident.Derived("mqnotify_", long+"a"), ident.Derived("mqnotify_", long+"b")
+	assert.NotEqual(t, a, b)
+	assert.NoError(t, ident.Check(a))
+	assert.True(t, strings.HasPrefix(a, "mqnotify_éé"))
+}
+
+// A literal has no character whose meaning depends on sql_mode.
+func TestLiteral(t *testing.T) {
+	assert.Equal(t, `'größe "x"'`, ident.Literal(`größe "x"`))
+	assert.Equal(t, "CONVERT(X'612762' USING utf8mb4)", ident.Literal("a'b"))
+	assert.Equal(t, "CONVERT(X'5C' USING utf8mb4)", ident.Literal(`\`))
 }
 
 // FuzzQuote parses the quoted name as the server's lexer does (a

@@ -48,44 +48,21 @@ func TestFailureSays(t *testing.T) {
 	require.NotContains(t, fail(seed+"1"), "the choice is "+choice)
 }
 
-// Every case runs on a server and every server runs a case, for any number of cases. If they have run before, as many run as there are
-// servers, each once.
-func TestRotate(t *testing.T) {
-	servers := len(entries(t))
-	for _, n := range []int{1, servers, servers + 2} {
-		for _, form := range []string{"normal", envAgain, envLong} {
-			t.Setenv(envAgain, "")
-			t.Setenv(envLong, "")
-			want, met := max(n, servers), map[*entry]bool{}
-			switch form {
-			case "normal":
-				if testing.Short() {
-					want = max((n+2)/3, servers)
-				}
-			case envAgain:
-				t.Setenv(envAgain, "1")
-				want = min(n, servers)
-			case envLong:
-				t.Setenv(envLong, "1")
-				want = n * servers
-			}
-			tried := map[int]bool{}
-			all := rotation(t, numbered(n))
-			for _, r := range all {
-				tried[r.what], met[r.entry] = true, true
-			}
-			require.Len(t, all, want, form)
-			require.Len(t, tried, min(n, want), form)
-			require.Len(t, met, min(servers, want), form)
-		}
+// All cases run, and in short a third of them.
+func TestSome(t *testing.T) {
+	t.Setenv(envLong, "")
+	all := []int{1, 2, 3, 4}
+	if !testing.Short() {
+		require.Equal(t, all, Some(t, all))
+		return
 	}
-}
-
-func numbered(n int) (all []int) {
-	for i := range n {
-		all = append(all, i)
-	}
-	return all
+	some := Some(t, all)
+	require.Len(t, some, 2)
+	require.Subset(t, all, some)
+	require.Equal(t, []int{1, 2, 3, 4}, all, "the caller's cases keep their order")
+	require.Len(t, Some(t, []int{1}), 1)
+	t.Setenv(envLong, "1")
+	require.Equal(t, all, Some(t, all))
 }
 
 func TestSize(t *testing.T) {

@@ -21,7 +21,7 @@ func TestKilledTestsLeaveNoServer(t *testing.T) {
 		victimMain(t, name)
 		return
 	}
-	Any(t, func(t *testing.T, shared *Server) {
+	Each(t, func(t *testing.T, shared *Server) {
 		if shared.dsn != nil {
 			t.Skip("needs a server of its own")
 		}

@@ -8,7 +8,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -35,7 +34,6 @@ const howToGetServers = "run scripts/servers, which gets them, or name your own 
 func Each(t *testing.T, f func(t *testing.T, s *Server)) {
 	t.Helper()
 	t.Parallel()
-	sample(t)
 	each(t, func(t *testing.T, s *Server) {
 		t.Parallel()
 		f(t, s)
@@ -46,73 +44,19 @@ func Each(t *testing.T, f func(t *testing.T, s *Server)) {
 // environment. It runs one server after another, and not in parallel with the package's other tests.
 func EachInTurn(t *testing.T, f func(t *testing.T, s *Server)) {
 	t.Helper()
-	sample(t)
 	each(t, f)
 }
 
-// Any is [Each] for tests that hardly depend on the server. If they have run before on another server, they run on one of the
-// others, chosen at random; in the long form on every server.
-func Any(t *testing.T, f func(t *testing.T, s *Server)) {
-	t.Helper()
-	Rotate(t, []struct{}{{}}, func(t *testing.T, s *Server, _ struct{}) { f(t, s) })
-}
-
-// AnyInTurn is [Any] in the way of [EachInTurn].
-func AnyInTurn(t *testing.T, f func(t *testing.T, s *Server)) {
-	t.Helper()
-	sample(t)
-	for _, r := range rotation(t, []struct{}{{}}) {
-		run(t, r.entry, f)
-	}
-}
-
-// Rotate runs every case on at least one server, and at least one case on every server, in parallel subtests like those of
-// [Each]. It is for cases that hardly depend on the server. With -short it runs a third of them, at random. If all have run before
-// on another server, it runs as many as there are servers, each on one of them. In the long form it runs every case on every server.
-func Rotate[T any](t *testing.T, cases []T, f func(t *testing.T, s *Server, c T)) {
+// EachCase is [Each] for tests that have several cases: it runs [Some] cases on every server.
+func EachCase[T any](t *testing.T, cases []T, f func(t *testing.T, s *Server, c T)) {
 	t.Helper()
 	t.Parallel()
-	sample(t)
-	for _, r := range rotation(t, cases) {
-		run(t, r.entry, func(t *testing.T, s *Server) {
+	for _, c := range Some(t, cases) {
+		each(t, func(t *testing.T, s *Server) {
 			t.Parallel()
-			f(t, s, r.what)
+			f(t, s, c)
 		})
 	}
-}
-
-// rotated is a case of [Rotate] and its server.
-type rotated[T any] struct {
-	entry *entry
-	what  T
-}
-
-func rotation[T any](tb testing.TB, cases []T) (all []rotated[T]) {
-	tb.Helper()
-	servers := entries(tb)
-	if Long() {
-		for _, e := range servers {
-			for _, c := range cases {
-				all = append(all, rotated[T]{e, c})
-			}
-		}
-		return all
-	}
-	random := Random(tb)
-	cases, servers = slices.Clone(cases), slices.Clone(servers)
-	random.Shuffle(len(cases), func(i, j int) { cases[i], cases[j] = cases[j], cases[i] })
-	random.Shuffle(len(servers), func(i, j int) { servers[i], servers[j] = servers[j], servers[i] })
-	most := max(len(cases), len(servers))
-	switch {
-	case Again():
-		most = min(len(cases), len(servers))
-	case testing.Short():
-		most = max((len(cases)+2)/3, len(servers))
-	}
-	for i := range most {
-		all = append(all, rotated[T]{servers[i%len(servers)], cases[i%len(cases)]})
-	}
-	return all
 }
 
 func each(t *testing.T, f func(t *testing.T, s *Server)) {

@@ -45,7 +45,7 @@ func requireNumber(t *testing.T, err error, number uint16) {
 // The sessions take turns: a client's statement does not hold the lock that its previous statement took, and the lock outlives
 // the client.
 func TestMultiplexerTakesTurns(t *testing.T) {
-	Any(t, func(t *testing.T, s *Server) {
+	Each(t, func(t *testing.T, s *Server) {
 		cfg := s.Database(t)
 		m := s.Multiplexer(t, sessionsShared)
 		conn := one(t, m, cfg)
@@ -69,7 +69,7 @@ func TestMultiplexerTakesTurns(t *testing.T) {
 }
 
 func TestMultiplexerOnlyWhenBusy(t *testing.T) {
-	Any(t, func(t *testing.T, s *Server) {
+	Each(t, func(t *testing.T, s *Server) {
 		cfg := s.Database(t)
 		m := s.Multiplexer(t, sessionsShared)
 		m.OnlyWhenBusy()
@@ -178,7 +178,7 @@ func TestMultiplexerOffers(t *testing.T) {
 // A message of several packets arrives, and so does one that fills its packet to the last byte.
 func TestMultiplexerLongMessages(t *testing.T) {
 	NotShort(t, "TestMultiplexerResponses")
-	Any(t, func(t *testing.T, shared *Server) {
+	Each(t, func(t *testing.T, shared *Server) {
 		s := shared.Start(t, "--max-allowed-packet=64M")
 		cfg := s.Database(t)
 		conn := one(t, s.Multiplexer(t, 1), cfg)
@@ -222,7 +222,7 @@ func TestMultiplexerDatabase(t *testing.T) {
 
 // The multiplexer replaces idle sessions that the server has ended, and no client gets an error.
 func TestMultiplexerReplacesSessions(t *testing.T) {
-	Any(t, func(t *testing.T, s *Server) {
+	Each(t, func(t *testing.T, s *Server) {
 		cfg := s.Database(t)
 		conn := one(t, s.Multiplexer(t, sessionsShared), cfg)
 		var killed []uint64
@@ -250,7 +250,7 @@ func TestMultiplexerReplacesSessions(t *testing.T) {
 
 // When a session ends during a statement, that statement fails, and no other client gets an error.
 func TestMultiplexerLosesSession(t *testing.T) {
-	Any(t, func(t *testing.T, s *Server) {
+	Each(t, func(t *testing.T, s *Server) {
 		cfg := s.Database(t)
 		m := s.Multiplexer(t, sessionsShared)
 		m.OnlyWhenBusy()

@@ -54,7 +54,7 @@ func sendAndLeave(t *testing.T, db *sql.DB, sent chan struct{}, query string) {
 }
 
 func TestProxyCut(t *testing.T) {
-	Any(t, func(t *testing.T, s *Server) {
+	Each(t, func(t *testing.T, s *Server) {
 		cfg := s.Database(t)
 		p := s.Proxy(t)
 		db := open(t, p.Config(cfg))
@@ -77,7 +77,7 @@ func TestProxyCut(t *testing.T) {
 // Behind a frozen proxy the server does not notice that its client is gone, so the session stays. The data that was sent
 // arrives after the thaw.
 func TestProxyFreeze(t *testing.T) {
-	Any(t, func(t *testing.T, s *Server) {
+	Each(t, func(t *testing.T, s *Server) {
 		cfg := s.Database(t)
 		p := s.Proxy(t)
 		through, sent := recording(p.Config(cfg))
@@ -98,7 +98,7 @@ func TestProxyFreeze(t *testing.T) {
 
 // Down loses the data that a freeze held back.
 func TestProxyDownWhileFrozen(t *testing.T) {
-	Any(t, func(t *testing.T, s *Server) {
+	Each(t, func(t *testing.T, s *Server) {
 		cfg := s.Database(t)
 		p := s.Proxy(t)
 		through, sent := recording(p.Config(cfg))
@@ -116,7 +116,7 @@ func TestProxyDownWhileFrozen(t *testing.T) {
 }
 
 func TestProxyLatency(t *testing.T) {
-	Any(t, func(t *testing.T, s *Server) {
+	Each(t, func(t *testing.T, s *Server) {
 		p := s.Proxy(t)
 		db := open(t, p.Config(s.Database(t)))
 		require.NoError(t, db.PingContext(t.Context()))

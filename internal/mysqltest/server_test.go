@@ -54,7 +54,7 @@ func TestServerMatchesItsName(t *testing.T) {
 // Committed rows survive a shutdown and kill -9, and the server is at the same address after a restart.
 func TestDataOutlivesTheServer(t *testing.T) {
 	NotShort(t, "consumer.TestWithAnOwnServer")
-	Any(t, func(t *testing.T, shared *Server) {
+	Each(t, func(t *testing.T, shared *Server) {
 		s := shared.Start(t)
 		addr := s.Addr()
 		db := open(t, s.Database(t))
@@ -77,7 +77,7 @@ func TestDataOutlivesTheServer(t *testing.T) {
 }
 
 func TestFreeze(t *testing.T) {
-	Any(t, func(t *testing.T, shared *Server) {
+	Each(t, func(t *testing.T, shared *Server) {
 		s := shared.Start(t)
 		db := open(t, s.Database(t))
 		require.Eventually(t, func() bool { return answers(t, db) }, patience, tick)
@@ -123,7 +123,7 @@ func TestServerThatDoesNotStart(t *testing.T) {
 }
 
 func TestSharedServerMayNotBeStopped(t *testing.T) {
-	Any(t, func(t *testing.T, s *Server) {
+	Each(t, func(t *testing.T, s *Server) {
 		if s.dsn != nil {
 			require.PanicsWithValue(t, "mysqltest: dsn is shared by the package's tests: get one of the test's own with Start", s.Stop)
 			return

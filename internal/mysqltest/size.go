@@ -2,6 +2,7 @@ package mysqltest
 
 import (
 	"os"
+	"slices"
 	"testing"
 )
 
@@ -38,4 +39,15 @@ func Many[T any](short, normal, long T) T {
 		return short
 	}
 	return Size(short, normal, long)
+}
+
+// Some returns the cases that a test has to run: with -short a third of them, at random (see [Random]), and otherwise all.
+func Some[T any](tb testing.TB, cases []T) []T {
+	tb.Helper()
+	if !testing.Short() || Long() {
+		return cases
+	}
+	cases = slices.Clone(cases)
+	Random(tb).Shuffle(len(cases), func(i, j int) { cases[i], cases[j] = cases[j], cases[i] })
+	return cases[:(len(cases)+2)/3]
 }

@@ -81,7 +81,7 @@ func TestInit(t *testing.T) {
 
 // Where COMPACT is the default row format, a key may have 767 bytes at most.
 func TestInitCompact(t *testing.T) {
-	mysqltest.Any(t, func(t *testing.T, s *mysqltest.Server) {
+	mysqltest.Each(t, func(t *testing.T, s *mysqltest.Server) {
 		db := open(t, s.Start(t, "--innodb-default-row-format=compact").Database(t))
 		require.NoError(t, Init(t.Context(), db, "orders"))
 		assert.Equal(t, "Compact", text(t, db, "SELECT ROW_FORMAT FROM information_schema.TABLES WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME = 'orders'"))
@@ -172,6 +172,18 @@ func TestMigrations(t *testing.T) {
 func TestStatements(t *testing.T) {
 	assert.Equal(t, []string{"A\n  b", "C;D"}, statements("-- a; comment\nA\n-- another; one\n  b;\n\nC;D;\n-- the end\n"))
 	assert.Empty(t, statements("-- nothing\n;\n"))
+}
+
+// Statements are those of Init, each of a table that TableOf tells.
+func TestTableOf(t *testing.T) {
+	var tables []string
+	for _, statement := range Statements() {
+		table := TableOf(statement)
+		require.Regexp(t, "^mqnotify_[a-z_]+$", table)
+		tables = append(tables, table)
+	}
+	assert.Subset(t, tables, []string{VersionTable, FlagTable})
+	assert.NotContains(t, tables, "")
 }
 
 func TestInitRefusals(t *testing.T) {

@@ -35,7 +35,7 @@ func TestTriggers(t *testing.T) {
 						statement, err := Trigger(table, form, event)
 						require.NoError(t, err)
 						exec(t, db, statement)
-						assert.Equal(t, "1", text(t, setUp, `SELECT COUNT(*) FROM information_schema.TRIGGERS WHERE TRIGGER_SCHEMA = DATABASE()
+						assert.Equal(t, "1", text(t, setUp, `SELECT COUNT(*) FROM information_schema.TRIGGERS WHERE EVENT_OBJECT_SCHEMA = DATABASE()
 							AND TRIGGER_NAME = ? AND EVENT_OBJECT_TABLE = ? AND EVENT_MANIPULATION = ?`, TriggerName(table, event), table, strings.ToUpper(event)))
 					}
 					quoted := ident.Quote(table)

@@ -2,6 +2,7 @@ package server_test
 
 import (
 	"context"
+	"database/sql/driver"
 	"net"
 	"os"
 	"testing"
@@ -32,4 +33,55 @@ func TestConnectAtTheDeadline(t *testing.T) {
 	_, err = connector.Connect(late{ctx, time.Now()})
 	require.ErrorIs(t, err, os.ErrDeadlineExceeded)
 	require.Error(t, ctx.Err())
+}
+
+// authenticating is a connector of a server that asks for a password in an unsafe way.
+type authenticating struct {
+	driver.Connector
+	err error
+}
+
+func (a authenticating) Connect(context.Context) (driver.Conn, error) { return nil, a.err }
+
+// No error advises to send a password in an unsafe way. The driver's errors name the parameters that allow it.
+func TestUnsafePasswords(t *testing.T) {
+	for _, err := range []error{mysql.ErrCleartextPassword, mysql.ErrOldPassword} {
+		require.Contains(t, err.Error(), "allow")
+		_, safe := server.SafeConnector(authenticating{err: err}).Connect(t.Context())
+		require.ErrorIs(t, safe, err)
+		require.NotContains(t, safe.Error(), "allow")
+		require.Contains(t, safe.Error(), "password")
+	}
+}
+
+func TestNewConnectorRefuses(t *testing.T) {
+	config := mysql.NewConfig()
+	config.TLSConfig = "unknown"
+	_, err := server.NewConnector(config)
+	require.Error(t, err)
+}
+
+// The driver's own networks are dialled, and those that only the driver knows are not.
+func TestDialer(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer listener.Close()
+	config := mysql.NewConfig()
+	for _, network := range []string{"", "tcp", "unix"} {
+		config.Net = network
+		require.NotNil(t, server.Dialer(config), network)
+	}
+	conn, err := server.Dialer(config)(t.Context(), "tcp", listener.Addr().String())
+	require.NoError(t, err)
+	require.NoError(t, conn.Close())
+	config.Net = "registered"
+	require.Nil(t, server.Dialer(config))
+	called := false
+	config.DialFunc = func(context.Context, string, string) (net.Conn, error) {
+		called = true
+		return nil, os.ErrDeadlineExceeded
+	}
+	_, err = server.Dialer(config)(t.Context(), "registered", "")
+	require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+	require.True(t, called)
 }

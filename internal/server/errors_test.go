@@ -90,6 +90,22 @@ func TestNumber(t *testing.T) {
 	assert.False(t, Is(io.EOF, 0), "no server said it")
 }
 
+// A server that takes no further connection is busy, whatever the statement is. A refused value is no such error.
+func TestFullAndRefused(t *testing.T) {
+	for number, want := range map[uint16][3]bool{ // full, busy, refused
+		ErrTooManyConnections: {true, true, false},
+		ErrOfflineMode:        {true, true, false},
+		ErrDiskFull:           {false, true, false},
+		ErrDataTooLong:        {false, false, true},
+		ErrConstraintFailed:   {false, false, true},
+		ErrDeadlock:           {false, false, false},
+	} {
+		err := fmt.Errorf("insert: %w", &mysql.MySQLError{Number: number})
+		assert.Equal(t, want, [3]bool{Full(err), Busy(err), Refused(err)}, "%d", number)
+	}
+	assert.False(t, Full(nil) || Refused(nil))
+}
+
 func TestPermanent(t *testing.T) {
 	for number, want := range map[uint16]bool{
 		ErrDataTooLong: true, ErrTableAccessDenied: true, ErrDuplicate: true, ErrBadField: true,

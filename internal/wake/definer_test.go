@@ -94,7 +94,7 @@ func TestTriggerOfAnotherAccountStays(t *testing.T) {
 		mysqltest.ExecAll(t, admin.Pool(), "DROP TRIGGER mqnotify_wake_insert_orders", older.Replace(statement))
 		isOlder := func() bool {
 			return mysqltest.Value[bool](t, admin.Pool(), `SELECT ACTION_STATEMENT LIKE '%TRUE AND%' FROM information_schema.TRIGGERS
-				WHERE TRIGGER_SCHEMA = DATABASE() AND DEFINER = ?`, owner.User+"@%")
+				WHERE EVENT_OBJECT_SCHEMA = DATABASE() AND DEFINER = ?`, owner.User+"@%")
 		}
 		require.ErrorIs(t, wake.Install(t.Context(), open(t, other), options(t), "orders"), wake.ErrDenied)
 		require.True(t, isOlder())
