@@ -42,7 +42,7 @@ func TestTriggersOfOneDatabase(t *testing.T) {
 func TestTriggersAreLookedUp(t *testing.T) {
 	t.Parallel()
 	all, found := regexp.MustCompile(`information_schema\.TRIGGERS( t)?\s+(LEFT JOIN .*\s+)?WHERE (t\.)?([A-Z_]+)`), 0
-	require.NoError(t, filepath.WalkDir(filepath.Join("..", ".."), func(path string, entry fs.DirEntry, err error) error {
+	require.NoError(t, filepath.WalkDir(filepath.Join("..", ".."), func(path string, _ fs.DirEntry, err error) error {
 		if err != nil || strings.HasSuffix(path, "_test.go") || !strings.HasSuffix(path, ".go") && !strings.HasSuffix(path, ".sql") {
 			return err
 		}
