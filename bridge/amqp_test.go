@@ -42,7 +42,7 @@ func readQueue(tb testing.TB, b *brokertest.Broker, queue string) (all []stored)
 	}
 }
 
-// One RabbitMQ is used for all, because it starts slowly.
+// All subtests of a server use one RabbitMQ, because it starts slowly.
 func TestAMQP(t *testing.T) {
 	mysqltest.Each(t, testAMQP)
 }
