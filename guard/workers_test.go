@@ -248,7 +248,7 @@ func (w *workers) cut(proxy *mysqltest.Proxy, each int) {
 // cuts is how often connections are cut in a round.
 const cuts = 3
 
-// twice counts the values that were written several times. Only a mutex with two holders at a time causes that.
+// twice counts the values that were written several times, which only two holders of a mutex do.
 func (w *workers) twice() int {
 	return mysqltest.Value[int](w.t, w.db.Pool(), "SELECT COUNT(*) FROM (SELECT n FROM works GROUP BY n HAVING COUNT(*) > 1) twice")
 }
